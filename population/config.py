@@ -1,0 +1,370 @@
+"""The configuration of a run: strict, typed, one unit per name.
+
+``load(path, overrides)`` reads YAML, applies ``a.b=value`` overrides and returns a :class:`RunConfig`, or raises
+:class:`ConfigError` with one line that names the key, what is wrong and the nearest valid name. Importing this module needs
+neither torch nor a model library.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run; the message is one line and names the key and the remedy."""
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are refused, values are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MemberConfig(Section):
+    """One model of the population."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    model: str = Field(description="a model folder, a hub name, or demo:qwen3 | demo:llama | demo:neox")
+    learning_rate: PositiveFloat | None = Field(None, description="overrides update.learning_rate for this member")
+    max_tokens_per_pack: PositiveInt | None = Field(None, description="overrides update.max_tokens_per_pack")
+
+
+class DataConfig(Section):
+    """A set of verifiable problems: each has a prompt text and a reference answer."""
+
+    source: str = Field(description="demo:train, demo:heldout, or a .jsonl, .csv or .parquet file")
+    prompt_field: str = "prompt"
+    answer_field: str = "answer"
+    subject_field: str | None = "subject"
+    level_field: str | None = "level"
+    template: str = Field("{prompt}", description="text of the user message; {prompt} is the problem")
+    unparsable: Literal["refuse", "skip"] = Field("refuse", description="what to do with an answer no rule can read")
+
+    @field_validator("template")
+    @classmethod
+    def _has_place(cls, template: str) -> str:
+        if "{prompt}" not in template:
+            raise ValueError("must contain {prompt}, the place of the problem text")
+        return template
+
+
+class TrainDataConfig(DataConfig):
+    """The training problems and how many of them make a step."""
+
+    prompts_per_step: PositiveInt
+
+
+class RolloutConfig(Section):
+    """How every member samples. Training rollouts are untruncated (top_p = 1), or log-ratios would be wrong."""
+
+    engine: Literal["embedded"] = "embedded"
+    rollouts_per_prompt: Annotated[int, Field(ge=2)] = 8
+    temperature: PositiveFloat = 1.0
+    top_p: float = 1.0
+    max_prompt_tokens: PositiveInt = 2048
+    max_response_tokens: PositiveInt = 4096
+    max_batch_rows: PositiveInt = 256
+
+    @field_validator("top_p")
+    @classmethod
+    def _untruncated(cls, top_p: float) -> float:
+        if top_p != 1.0:
+            raise ValueError("must be 1.0 for training: truncated sampling makes the policy ratio wrong (evaluation may use it)")
+        return top_p
+
+
+class LoraConfig(Section):
+    """Low-rank adapters instead of full-parameter training (peft)."""
+
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32.0
+    target_modules: str | list[str] = "all-linear"
+
+
+class UpdateConfig(Section):
+    """The optimiser update (paper table 3 gives the defaults)."""
+
+    prompts_per_minibatch: PositiveInt = 32
+    learning_rate: PositiveFloat = 1e-6
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    eps: PositiveFloat = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    max_grad_norm: PositiveFloat = 1.0
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    clip_high: PositiveFloat = 0.28
+    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"] = "token-mean"
+    old_logprobs: Literal["auto", "engine", "trainer"] = Field(
+        "auto", description="theta_old of own tokens; auto: the engine's where it runs the trainer's own arithmetic"
+    )
+    max_tokens_per_pack: PositiveInt = 16384
+    logprob_chunk_tokens: PositiveInt = 1024
+    zero_stage: Literal[1, 2, 3] = 1
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    gradient_checkpointing: bool = False
+    offload_optimizer: bool = False
+    lora: LoraConfig | None = None
+    threads: PositiveInt = Field(1, description="CPU threads of one member's trainer and engine")
+
+
+class ExchangeConfig(Section):
+    """Which groups move and what the gate admits (paper eq. 4 and 6-8; METHOD part 2 for N members)."""
+
+    balance: Literal["circulation", "pairwise", "receiver", "none"] = "circulation"
+    ties: bool = True
+    floor: Annotated[float, Field(ge=0)] = 0.8
+    normaliser: Literal["own", "bytes", "reference"] = "own"
+    source_logprobs: Literal["auto", "engine", "trainer"] = "auto"
+    holdout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="share of selected groups kept as a control, not grafted")
+    min_successes: PositiveInt = 1
+    max_peer_share: Share | None = None
+    max_source_share: Share | None = None
+    edge_rate_decay: Annotated[float, Field(gt=0, lt=1)] = 0.9
+
+
+class BenchmarkConfig(DataConfig):
+    """Held-out problems on which every member is measured."""
+
+    name: str
+    responses_per_prompt: PositiveInt = 8
+    temperature: Annotated[float, Field(ge=0)] = 0.6
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
+    limit: PositiveInt | None = None
+
+
+class EvaluationConfig(Section):
+    """When and on what members are evaluated; step 0 and the last step are always evaluated when there are benchmarks."""
+
+    every_steps: PositiveInt = 5
+    benchmarks: tuple[BenchmarkConfig, ...] = ()
+
+
+class CheckpointConfig(Section):
+    """Population-wide checkpoints: all members, optimiser, router, success graph, cursor."""
+
+    every_steps: PositiveInt = 10
+    keep_last: Annotated[int, Field(ge=1)] = 2
+
+
+class RewardConfig(Section):
+    """Verification of answers in killable workers."""
+
+    workers: PositiveInt = 1
+    timeout_s: PositiveFloat = 5.0
+
+
+class DeadlineConfig(Section):
+    """The longest each phase may take, in seconds; past it the run stops and names member, phase and step."""
+
+    load_s: PositiveFloat = 1800
+    sample_s: PositiveFloat = 3600
+    grade_s: PositiveFloat = 1800
+    exchange_s: PositiveFloat = 1800
+    update_s: PositiveFloat = 3600
+    sync_s: PositiveFloat = 600
+    evaluate_s: PositiveFloat = 7200
+    checkpoint_s: PositiveFloat = 1800
+
+
+class RunConfig(Section):
+    """A whole run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    method: str = "graft"
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    steps: PositiveInt | None = Field(None, description="training steps; give steps or epochs")
+    epochs: PositiveInt | None = None
+    folder: Path = Field(Path("runs"), description="checkpoints, exported members and caches of all runs")
+    store: str | None = Field(None, description="database URL; default: sqlite file graft.db in the folder")
+    warm_start_seed: Annotated[int, Field(ge=0)] | None = Field(None, description="seed of demo: members; default: seed")
+    members: Annotated[tuple[MemberConfig, ...], Field(min_length=1)]
+    data: TrainDataConfig
+    rollouts: RolloutConfig = RolloutConfig()
+    update: UpdateConfig = UpdateConfig()
+    exchange: ExchangeConfig = ExchangeConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    rewards: RewardConfig = RewardConfig()
+    deadlines: DeadlineConfig = DeadlineConfig()
+
+    @property
+    def store_url(self) -> str:
+        """The database URL of the run."""
+        return self.store or f"sqlite:///{self.folder / 'graft.db'}"
+
+    @property
+    def member_seed(self) -> int:
+        """Seed of the demo members' warm start."""
+        return self.seed if self.warm_start_seed is None else self.warm_start_seed
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        names = [member.name for member in self.members]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"members: two members are named {name!r}; give each its own name")
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("steps: give either steps or epochs, not both and not neither")
+        size, whole = self.update.prompts_per_minibatch, self.data.prompts_per_step
+        if size > whole or whole % size:
+            raise ValueError(
+                f"update.prompts_per_minibatch: {size} does not divide data.prompts_per_step = {whole}; "
+                f"choose a divisor of {whole}"
+            )
+        benchmarks = [benchmark.name for benchmark in self.evaluation.benchmarks]
+        if len(set(benchmarks)) < len(benchmarks):
+            raise ValueError("evaluation.benchmarks: two benchmarks have the same name")
+        return self
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML file, apply ``key.path=value`` overrides (values in YAML syntax) and validate.
+
+    Raises :class:`ConfigError` (one line) for a missing file, bad YAML, an unknown key, a wrong type or an inconsistency.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the configuration ({error.strerror}); give the path of a YAML file") from None
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}: not valid YAML{where}: {getattr(error, 'problem', None) or error}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: expected keys and values at the top level, found {type(tree).__name__}")
+    for override in overrides:
+        _apply(tree, override)
+    return parse(tree, source=str(path))
+
+
+def parse(tree: Mapping[str, Any], source: str = "configuration") -> RunConfig:
+    """Validate a nested mapping; errors as in :func:`load`."""
+    _refuse_unknown(tree, RunConfig, (), source)
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        given = "" if first["type"] in ("value_error", "missing") else f" (got {first['input']!r})"
+        raise ConfigError(f"{source}: {place + ': ' if place else ''}{message}{given}") from None
+
+
+def as_dict(config: RunConfig) -> dict[str, Any]:
+    """The configuration as plain JSON values, as the store keeps it."""
+    return config.model_dump(mode="json")
+
+
+def digest(config: RunConfig) -> str:
+    """Hash of everything that decides the course of a run: not its length, nor where or how often it writes."""
+    tree = as_dict(config)
+    for key in ("steps", "epochs", "folder", "store", "checkpoint", "deadlines", "name"):
+        tree.pop(key)
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted keys under which two configurations (as from :func:`as_dict`) differ."""
+    keys = []
+    for key in sorted(set(first) | set(second)):
+        a, b = first.get(key), second.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            keys += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            keys.append(f"{prefix}{key}")
+    return keys
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    """Set one ``a.b=value`` in place; a list is entered by index or by the name of its entry."""
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"--set {override}: expected key.path=value, for instance update.learning_rate=3e-4")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {override}: the value is not valid YAML; quote it") from None
+    if isinstance(value, str) and _is_float(value):
+        value = float(value)  # YAML 1.1 reads 3e-4 as text
+    node: Any = tree
+    *parents, last = key.split(".")
+    for part in parents:
+        if isinstance(node, list):
+            node = node[_position(node, part, override)]
+        else:
+            if node.get(part) is None:
+                node[part] = {}
+            node = node[part]
+        if not isinstance(node, dict | list):
+            raise ConfigError(f"--set {override}: {part!r} holds a value, not a section")
+    if isinstance(node, list):
+        node[_position(node, last, override)] = value
+    else:
+        node[last] = value
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return text.strip()[:1] in "+-.0123456789"
+
+
+def _position(entries: list[Any], part: str, override: str) -> int:
+    names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+    if part in names:
+        return names.index(part)
+    if part.isdigit() and int(part) < len(entries):
+        return int(part)
+    known = ", ".join(str(name) for name in names if name) or f"0 to {len(entries) - 1}"
+    raise ConfigError(f"--set {override}: no entry {part!r}; there are: {known}")
+
+
+def _refuse_unknown(tree: Any, section: type[BaseModel], path: tuple[str, ...], source: str) -> None:
+    """Raise for the first unknown key below ``tree``, with the nearest valid name."""
+    if not isinstance(tree, Mapping):
+        return
+    for key, value in tree.items():
+        place = ".".join((*path, str(key)))
+        field = section.model_fields.get(str(key))
+        if field is None:
+            near = difflib.get_close_matches(str(key), section.model_fields, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(section.model_fields)}"
+            raise ConfigError(f"{source}: unknown key {place!r}; {hint}")
+        inner = _section_of(field.annotation)
+        if inner is None:
+            continue
+        if isinstance(value, list):
+            for index, entry in enumerate(value):
+                _refuse_unknown(entry, inner, (*path, str(key), str(index)), source)
+        else:
+            _refuse_unknown(value, inner, (*path, str(key)), source)
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section class inside ``Section``, ``Section | None`` or ``tuple[Section, ...]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) is not None:
+        for argument in get_args(annotation):
+            found = _section_of(argument)
+            if found is not None:
+                return found
+    return None
