@@ -1,0 +1,83 @@
+"""Routing: the step's success counts and the edge rates -> which group goes to whom (METHOD part 2).
+
+The router owns what is remembered between steps about an edge source -> receiver: g, the running mean weight that the receiver's
+gate gave to the source's responses. It turns the value of a candidate into its expected share of useful successes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.methods import Method
+from graft.selection import Transfer
+from population.config import ExchangeConfig
+from population.success_graph import StepCounts
+
+
+@dataclass(frozen=True)
+class Routing:
+    """The transfers of a step, and those of them drawn as controls: selected and recorded, but not grafted."""
+
+    transfers: tuple[Transfer, ...]
+    held_out: frozenset[tuple[str, int]]
+
+    @property
+    def grafted(self) -> list[Transfer]:
+        """The transfers that are carried out."""
+        return [transfer for transfer in self.transfers if (transfer.receiver, transfer.prompt) not in self.held_out]
+
+
+class Router:
+    """Chooses sources for all-fail groups; keeps the edge rates g[receiver, source], which start at 1."""
+
+    def __init__(self, method: Method, settings: ExchangeConfig, seed: int) -> None:
+        self._method = method
+        self._settings = settings
+        self._seed = seed
+        self.edge_rates: dict[tuple[str, str], float] = {}
+
+    def route(self, step: int, counts: StepCounts) -> Routing:
+        """Select the step's transfers and draw the controls. Empty for a method without exchange."""
+        if self._method.which is None:
+            return Routing((), frozenset())
+        settings = self._settings
+        transfers = self._method.which(
+            counts.successes,
+            counts.attempts,
+            edge_rates=self.edge_rates,
+            balance=settings.balance,
+            ties=settings.ties,
+            seed=_key(self._seed, step, "route"),
+            min_successes=settings.min_successes,
+            max_peer_share=settings.max_peer_share,
+            max_source_share=settings.max_source_share,
+        )
+        draws = np.random.default_rng(_key(self._seed, step, "holdout")).random(len(transfers))
+        held = [t for t, draw in zip(transfers, draws, strict=True) if draw < settings.holdout]
+        return Routing(tuple(transfers), frozenset((t.receiver, t.prompt) for t in held))
+
+    def observe(self, weights: Mapping[tuple[str, str], Iterable[float]]) -> None:
+        """Update g of every edge (receiver, source) used in the step from the weights of its responses (dropped = 0)."""
+        decay = self._settings.edge_rate_decay
+        for edge, values in weights.items():
+            mean = float(np.mean(list(values)))
+            # g stays above 0: an edge that never passes the gate must still rank its candidates by their successes
+            self.edge_rates[edge] = max(decay * self.edge_rates.get(edge, 1.0) + (1 - decay) * mean, 1e-6)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"edge_rates": [[receiver, source, rate] for (receiver, source), rate in self.edge_rates.items()]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of a checkpoint."""
+        self.edge_rates = {(receiver, source): rate for receiver, source, rate in state["edge_rates"]}
+
+
+def _key(seed: int, step: int, purpose: str) -> int:
+    """One 63-bit seed per (run seed, step, purpose), so that a step replays alone."""
+    words = np.random.SeedSequence([seed, step, *purpose.encode()]).generate_state(1, np.uint64)
+    return int(words[0] >> np.uint64(1))
