@@ -1,0 +1,149 @@
+"""The demo's members: three architecture families with three tokenizers, as ordinary Hugging Face models and tokenizers.
+
+They share an alphabet and nothing else: a character tokenizer, a byte-pair one whose pieces take the space before them, and one whose pieces
+join an operator to the digit after it. Their vocabularies differ in size and in boundaries, so every exchange between members retokenizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    GenerationConfig,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from population.demo.corpus import right_examples
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Member = Literal["qwen3", "llama", "neox"]
+MEMBERS: tuple[Member, ...] = ("qwen3", "llama", "neox")
+
+PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+SPECIAL = [PAD, BOS, EOS]
+BOX = "\\boxed{"
+MAX_POSITIONS = 128
+CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+PIECES: Mapping[str, str | None] = MappingProxyType(
+    {
+        "qwen3": None,
+        "llama": r" ?[a-z]+| ?\d|[^\da-z]",
+        "neox": r"[a-z]+| |[^\da-z ]\d?|\d",
+    }
+)
+"""Member -> the pattern that byte-pair merges may not cross; None: one token a character."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Width, depth and heads of a member; widths of the feed-forward layers follow from the family."""
+
+    hidden: int
+    layers: int
+    heads: int
+
+
+SIZES: Mapping[str, Size] = MappingProxyType({"tiny": Size(64, 3, 4), "large": Size(256, 3, 4)})
+"""`tiny` (about 0.16M parameters) is the demo; `large` (about 2.5M) is for measuring speed."""
+
+
+@cache
+def tokenizer_text() -> tuple[str, ...]:
+    """The texts that the tokenizers are trained on; the same for every member and seed."""
+    return tuple(prompt + response for prompt, response in right_examples(per_cell=60, seed=0))
+
+
+def build_tokenizer(member: Member) -> PreTrainedTokenizerFast:
+    """The member's tokenizer, trained here on the suite's texts; independent of any seed."""
+    pieces = PIECES[member]
+    alphabet = sorted(set("".join(tokenizer_text())))
+    if pieces is None:
+        core = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(SPECIAL + alphabet)}, merges=[]))
+    else:
+        core = Tokenizer(models.BPE())
+        core.pre_tokenizer = pre_tokenizers.Split(Regex(pieces), "isolated")
+        trainer = trainers.BpeTrainer(
+            vocab_size=160, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        )
+        core.train_from_iterator([text.replace(BOX, "") for text in tokenizer_text()], trainer)
+    core.add_tokens([AddedToken(BOX, normalized=False)])
+    core.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=MAX_POSITIONS,
+    )
+
+
+def build_model(
+    member: Member, tokenizer: PreTrainedTokenizerFast, *, seed: int, size: Size = SIZES["tiny"]
+) -> PreTrainedModel:
+    """A freshly initialised member in float32; the caller's random state is left as it was."""
+    common = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": size.hidden,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "max_position_embeddings": MAX_POSITIONS,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _family(member, common, size).float()
+    model.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        do_sample=True,
+    )
+    return model.eval()
+
+
+def _family(member: Member, common: dict[str, int], size: Size) -> PreTrainedModel:
+    match member:
+        case "qwen3":
+            return Qwen3ForCausalLM(
+                Qwen3Config(
+                    **common,
+                    intermediate_size=3 * size.hidden,
+                    num_key_value_heads=size.heads // 2,
+                    head_dim=size.hidden // size.heads,
+                    tie_word_embeddings=True,
+                )
+            )
+        case "llama":
+            return LlamaForCausalLM(
+                LlamaConfig(**common, intermediate_size=3 * size.hidden, num_key_value_heads=size.heads)
+            )
+        case "neox":
+            return GPTNeoXForCausalLM(
+                GPTNeoXConfig(
+                    **common,
+                    intermediate_size=4 * size.hidden,
+                    rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+                    use_parallel_residual=True,
+                    tie_word_embeddings=False,
+                )
+            )
+    raise ValueError(f"no member {member!r} in the demo; it has {', '.join(MEMBERS)}")
