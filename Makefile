@@ -1,0 +1,58 @@
+# Every target builds the environment it needs; nothing needs root except the browser for `make test`.
+PY := .venv/bin/python
+GRAFT := .venv/bin/graft
+STORE ?= runs/demo/store.db
+ARGS ?=
+
+.PHONY: help setup demo demo-compare dashboard test browser lint format bench clean distclean
+.NOTPARALLEL:
+
+help:
+	@echo "make demo          three tiny models learn together; dashboard on loopback (about 6 minutes)"
+	@echo "make demo-compare  the same seeds with and without exchange, side by side"
+	@echo "make dashboard     the dashboard over a store (STORE=$(STORE))"
+	@echo "make test          lint, types and every test"
+	@echo "make bench         one GRPO step against TRL (.venv-bench)"
+	@echo "make lint, make format, make setup, make clean, make distclean"
+
+setup: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt tools/setup.sh
+	@tools/setup.sh main
+
+.venv-bench/.installed: bench-constraints.txt tools/setup.sh
+	@tools/setup.sh bench
+
+demo: setup
+	@$(GRAFT) train configs/demo.yaml --dashboard $(ARGS)
+
+demo-compare: setup
+	@$(GRAFT) compare configs/demo.yaml $(ARGS)
+
+dashboard: setup
+	@$(GRAFT) dashboard $(STORE) $(ARGS)
+
+lint: setup
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+format: setup
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+browser:
+	@tools/browser.sh
+
+test: lint browser
+	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(PY) -m pytest -q $(ARGS)
+
+bench: setup .venv-bench/.installed
+	@OMP_NUM_THREADS=1 $(PY) tests/benchmarks/run.py $(ARGS)
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv .venv-bench

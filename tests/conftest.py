@@ -1,0 +1,33 @@
+"""What every test shares: how a missing browser is reported."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+def find_chromium() -> str | None:
+    """The path of an installed Chromium, or None."""
+    return next((path for name in CHROMIUM_NAMES if (path := shutil.which(name))), None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without a browser its tests are skipped with the reason; GRAFT_REQUIRE_BROWSER=1 lets them fail instead."""
+    if find_chromium() or os.environ.get("GRAFT_REQUIRE_BROWSER") == "1":
+        return
+    skip = pytest.mark.skip(reason="no Chromium on this machine: apt-get install chromium")
+    for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of the browser for tests marked `browser`."""
+    path = find_chromium()
+    assert path, "no Chromium on this machine: apt-get install chromium"
+    return path
