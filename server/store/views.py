@@ -1,0 +1,113 @@
+"""What the reader hands out: plain, frozen rows. Nothing here depends on a database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from server.store.records import GroupRecord, MemberRecord, PromptRecord, TransferRecord
+
+RunStatus = Literal["running", "finished", "failed", "interrupted"]
+Outcome = Literal["grafted", "refused", "held out", ""]
+TransferVerdict = Literal["admitted", "refused", "held out"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """One run. `created` and `heartbeat` are seconds since the epoch; steps are None before the first commit."""
+
+    uid: str
+    name: str
+    method: str
+    status: RunStatus
+    message: str
+    created: float
+    heartbeat: float | None
+    total_steps: int
+    first_step: int | None
+    last_step: int | None
+    config: Mapping[str, Any]
+    members: tuple[MemberRecord, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRow:
+    """A prompt the receiver failed wholly and the source solved.
+
+    `transfer`: "grafted" (routed, at least one response admitted), "refused" (routed, none admitted), "held out" or ""
+    (not routed between these two).
+    """
+
+    step: int
+    prompt: int
+    text: str
+    answer: str
+    subject: str | None
+    level: int | None
+    receiver_successes: int
+    receiver_n: int
+    source_successes: int
+    source_n: int
+    transfer: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRow:
+    """One transfer with its gate's counts. `mean_s` is over scored responses, `mean_weight` over admitted ones."""
+
+    step: int
+    prompt: int
+    text: str
+    receiver: str
+    source: str
+    value: float
+    tie: bool
+    held_out: bool
+    responses: int
+    admitted: int
+    refused_floor: int
+    refused_other: int
+    mean_s: float | None
+    mean_weight: float | None
+    verdict: TransferVerdict
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectory:
+    """One receiver's group on one prompt, and beside it the peer's group when one was routed (held out included)."""
+
+    prompt: PromptRecord
+    own: GroupRecord
+    source_member: str | None
+    source: GroupRecord | None
+    transfer: TransferRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSummary:
+    """Mean over problems of the share of right answers, with a 95 % interval; several seeds are pooled by problem."""
+
+    member: str
+    benchmark: str
+    step: int
+    mean: float
+    low: float
+    high: float
+    problems: int
+    responses: int
+    temperature: float
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventInfo:
+    """One event, `created` in seconds since the epoch."""
+
+    id: int
+    created: float
+    level: str
+    message: str
+    member: str | None
+    step: int | None
