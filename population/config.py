@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from graft.methods import METHODS
+
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -212,6 +214,12 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
+        if self.method not in METHODS:
+            near = difflib.get_close_matches(self.method, METHODS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(METHODS)}"
+            raise ValueError(f"method: there is no method {self.method!r}; {hint}")
+        if METHODS[self.method].exchanges and len(self.members) < 2:
+            raise ValueError(f"members: method {self.method!r} exchanges groups and needs at least two members; add one or use method: grpo")
         names = [member.name for member in self.members]
         for name in names:
             if names.count(name) > 1:
@@ -345,7 +353,7 @@ def _refuse_unknown(tree: Any, section: type[BaseModel], path: tuple[str, ...], 
         place = ".".join((*path, str(key)))
         field = section.model_fields.get(str(key))
         if field is None:
-            near = difflib.get_close_matches(str(key), section.model_fields, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(str(key), section.model_fields, n=1, cutoff=0.6)
             hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(section.model_fields)}"
             raise ConfigError(f"{source}: unknown key {place!r}; {hint}")
         inner = _section_of(field.annotation)

@@ -1,0 +1,176 @@
+"""Carrying out the transfers: a peer's group in the receiver's tokens, its compatibility and its weight (paper eq. 6-8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.advantages import group_advantages
+from graft.compatibility import normalised_compatibility
+from graft.groups import Group
+from graft.methods import How
+from graft.retokenize import Refusal, retokenize
+from graft.selection import Transfer
+from population.config import ExchangeConfig
+from population.member import Member
+from population.placement import wait
+
+Slot = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class GraftedResponse:
+    """One response of a transferred group as the receiver sees it.
+
+    ``ids`` and ``old_logprobs`` [T] are the receiver's tokens and its theta_old log-probabilities; both are empty when the text
+    could not cross. ``weight`` is 0 exactly when ``refusal`` names a reason. ``advantage`` is the source's own.
+    """
+
+    ids: np.ndarray
+    old_logprobs: np.ndarray
+    s: float | None
+    weight: float
+    advantage: float
+    refusal: str | None
+    source_logprob: float
+    source_tokens: int
+
+
+@dataclass(frozen=True)
+class Graft:
+    """A transferred group: all n responses of the source, admitted or refused."""
+
+    transfer: Transfer
+    responses: tuple[GraftedResponse, ...]
+
+    @property
+    def admitted(self) -> list[GraftedResponse]:
+        """The responses that take part in the update."""
+        return [response for response in self.responses if response.refusal is None]
+
+    @property
+    def mean_weight(self) -> float:
+        """Mean weight over all n responses (refused = 0)."""
+        return float(np.mean([response.weight for response in self.responses]))
+
+
+class Exchange:
+    """Re-encodes, scores and gates transferred groups. Keeps the frozen scale of the ``reference`` normaliser."""
+
+    def __init__(
+        self,
+        members: Mapping[str, Member],
+        how: How,
+        settings: ExchangeConfig,
+        *,
+        max_tokens: int,
+        deadline_s: float,
+    ) -> None:
+        self._members = members
+        self._how = how
+        self._settings = settings
+        self._max_tokens = max_tokens
+        self._deadline_s = deadline_s
+        self.bytes_per_token: float | None = None
+
+    def observe_scale(self, groups: Mapping[str, Sequence[Group]]) -> float:
+        """Mean UTF-8 bytes per token over the population's rollouts; measured on the first batch, then frozen."""
+        if self.bytes_per_token is None:
+            responses = [response for own in groups.values() for group in own for response in group.responses]
+            size = sum(len(response.text.encode()) for response in responses)
+            self.bytes_per_token = max(size, 1) / sum(len(response.ids) for response in responses)
+        return self.bytes_per_token
+
+    def carry_out(
+        self,
+        step: int,
+        transfers: Sequence[Transfer],
+        groups: Mapping[str, Mapping[int, Group]],
+        prompt_ids: Mapping[str, Mapping[int, Sequence[int]]],
+    ) -> dict[str, list[Graft]]:
+        """{receiver: grafts}, in the order of the transfers. Every receiver scores all it receives in one pass."""
+        source_logprobs = self._source_logprobs(step, transfers, groups, prompt_ids)
+        return {
+            name: self._receive(step, name, [t for t in transfers if t.receiver == name], groups, prompt_ids[name], source_logprobs)
+            for name in self._members
+        }
+
+    def _source_logprobs(
+        self,
+        step: int,
+        transfers: Sequence[Transfer],
+        groups: Mapping[str, Mapping[int, Group]],
+        prompt_ids: Mapping[str, Mapping[int, Sequence[int]]],
+    ) -> dict[Slot, list[np.ndarray]]:
+        """Log-probs of every sent group under its own source: those of sampling, or the trainer's own where they may differ."""
+        needed = list(dict.fromkeys((t.source, t.prompt) for t in transfers))
+        found: dict[Slot, list[np.ndarray]] = {}
+        for name, member in self._members.items():
+            slots = [slot for slot in needed if slot[0] == name]
+            mode = self._settings.source_logprobs
+            if mode == "engine" or (mode == "auto" and member.exact_logprobs):
+                found |= {slot: [r.logprobs for r in groups[name][slot[1]].responses] for slot in slots}
+                continue
+            rows = [(prompt_ids[name][prompt], r.ids) for _, prompt in slots for r in groups[name][prompt].responses]
+            scored = iter(self._score(step, name, rows))
+            found |= {slot: [next(scored) for _ in groups[name][slot[1]].responses] for slot in slots}
+        return found
+
+    def _receive(
+        self,
+        step: int,
+        name: str,
+        transfers: Sequence[Transfer],
+        groups: Mapping[str, Mapping[int, Group]],
+        prompt_ids: Mapping[int, Sequence[int]],
+        source_logprobs: Mapping[Slot, list[np.ndarray]],
+    ) -> list[Graft]:
+        receiver = self._members[name].tokenizer
+        crossed = {
+            t: [
+                retokenize(r, self._members[t.source].tokenizer, receiver, max_tokens=self._max_tokens)
+                for r in groups[t.source][t.prompt].responses
+            ]
+            for t in transfers
+        }
+        rows = [(prompt_ids[t.prompt], c.ids) for t in transfers for c in crossed[t] if not isinstance(c, Refusal)]
+        scored = iter(self._score(step, name, rows))
+        grafts = []
+        for t in transfers:
+            group = groups[t.source][t.prompt]
+            advantages = group_advantages(group.rewards)
+            responses = []
+            for i, arrival in enumerate(crossed[t]):
+                source = source_logprobs[(t.source, t.prompt)][i]
+                if isinstance(arrival, Refusal):
+                    responses.append(_refused(arrival.reason, float(advantages[i]), source))
+                else:
+                    text = group.responses[i].text
+                    responses.append(self._weigh(arrival.ids, next(scored), source, text, float(advantages[i])))
+            grafts.append(Graft(t, tuple(responses)))
+        return grafts
+
+    def _weigh(self, ids: np.ndarray, own: np.ndarray, source: np.ndarray, text: str, advantage: float) -> GraftedResponse:
+        s = normalised_compatibility(
+            own,
+            source,
+            normaliser=self._settings.normaliser,
+            text_bytes=len(text.encode()),
+            bytes_per_token=self.bytes_per_token,
+        )
+        weight = self._how.weight(s, self._settings.floor)
+        refusal = None if weight > 0 else "floor"
+        return GraftedResponse(ids, own, s, weight, advantage, refusal, float(source.sum()), len(source))
+
+    def _score(self, step: int, name: str, rows: Sequence[tuple[Sequence[int], np.ndarray]]) -> list[np.ndarray]:
+        if not rows:
+            return []
+        future = self._members[name].trainer.call("score", rows)
+        return wait(future, self._deadline_s, member=name, phase="exchange", step=step)
+
+
+def _refused(reason: str, advantage: float, source: np.ndarray) -> GraftedResponse:
+    nothing = np.zeros(0, np.float32)
+    return GraftedResponse(nothing.astype(np.int32), nothing, None, 0.0, advantage, reason, float(source.sum()), len(source))

@@ -1,0 +1,161 @@
+"""One model of the population: its tokenizer, its trainer, its engine and the version of its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from population.config import MemberConfig, RunConfig
+from population.demo import warmstart
+from population.placement import Local, wait
+from population.trainer import LoraSpec, Trainer, TrainerSpec
+from server.rollouts.embedded import EmbeddedEngine
+from server.rollouts.tokenizer import MemberTokenizer, end_ids_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Progress = Callable[[str, int, int, float], None]
+
+
+class MemberError(ValueError):
+    """A member that cannot be loaded; one line that names the member, the folder and the remedy."""
+
+
+@dataclass
+class Member:
+    """A member as the coordinator drives it. ``trainer`` and ``engine`` are placements: ``call(method, ...)`` gives a Future."""
+
+    name: str
+    model: str
+    family: str
+    tokenizer: MemberTokenizer
+    trainer: Local
+    engine: Local
+    parameters: int
+    weight_version: int = 0
+    exact_logprobs: bool = False
+
+    def close(self) -> None:
+        """End both placements."""
+        self.engine.close()
+        self.trainer.close()
+
+
+def resolve_models(config: RunConfig, progress: Progress | None = None) -> dict[str, Path]:
+    """The folder of every member's model, {member name: folder}; demo members are warm-started when not cached.
+
+    Raises :class:`MemberError` for a folder that is missing or holds no model.
+    """
+    demos = [member.model.removeprefix("demo:") for member in config.members if member.model.startswith("demo:")]
+    for demo in demos:
+        if demo not in warmstart.MEMBERS:
+            raise MemberError(f"model demo:{demo}: there is no such demo member; choose from {', '.join(warmstart.MEMBERS)}")
+    cached = warmstart.prepare_all(
+        sorted(set(demos)), seed=config.member_seed, cache_dir=config.folder / "warm-start", progress=progress
+    )
+    return {
+        member.name: cached[member.model.removeprefix("demo:")] if member.model.startswith("demo:") else _folder(member)
+        for member in config.members
+    }
+
+
+def _folder(member: MemberConfig) -> Path:
+    """A local model folder, or the snapshot of a hub name."""
+    path = Path(member.model)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise MemberError(f"member {member.name!r}: {path} holds no config.json; give a folder written by save_pretrained")
+        return path
+    if path.is_absolute() or member.model.startswith(".") or member.model.count("/") != 1:
+        raise MemberError(f"member {member.name!r}: model folder {member.model} does not exist; check members.{member.name}.model")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(member.model, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError, OSError) as error:
+        raise MemberError(
+            f"member {member.name!r}: {member.model} is no local folder and could not be fetched from the model hub "
+            f"({type(error).__name__}); download it elsewhere and give the folder's path"
+        ) from None
+
+
+def load_member(config: RunConfig, member: MemberConfig, folder: Path) -> Member:
+    """Load tokenizer, trainer and engine of one member. Raises :class:`MemberError`."""
+    tokenizer = load_tokenizer(member.name, folder)
+    spec = trainer_spec(config, member, folder)
+    trainer = Local(Trainer, spec, threads=config.update.threads)
+    engine = Local(build_engine, folder, tokenizer, config, threads=config.update.threads)
+    deadline = config.deadlines.load_s
+    parameters = wait(trainer.call("parameter_count"), deadline, member=member.name, phase="load", step=0)
+    exact = wait(engine.call("has_exact_logprobs"), deadline, member=member.name, phase="load", step=0)
+    family = json.loads((folder / "config.json").read_text()).get("model_type", "unknown")
+    return Member(member.name, member.model, family, tokenizer, trainer, engine, parameters, exact_logprobs=exact)
+
+
+def load_tokenizer(name: str, folder: Path) -> MemberTokenizer:
+    """The tokenizer of a model folder with every end token its generation configuration names."""
+    from transformers import AutoTokenizer, GenerationConfig
+
+    generation = GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").is_file() else None
+    try:
+        return MemberTokenizer(AutoTokenizer.from_pretrained(folder), generation_end_ids=end_ids_of(generation))
+    except (ValueError, OSError) as error:
+        raise MemberError(f"member {name!r}: {' '.join(str(error).split())}") from None
+
+
+def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path) -> TrainerSpec:
+    """What the trainer of one member is built from."""
+    update = config.update
+    lora = update.lora and LoraSpec(rank=update.lora.rank, alpha=update.lora.alpha, target_modules=update.lora.target_modules)
+    return TrainerSpec(
+        model_path=str(folder),
+        name=member.name,
+        seed=config.seed,
+        learning_rate=member.learning_rate or update.learning_rate,
+        warmup_steps=update.warmup_steps,
+        betas=update.betas,
+        eps=update.eps,
+        weight_decay=update.weight_decay,
+        max_grad_norm=update.max_grad_norm,
+        zero_stage=update.zero_stage,
+        dtype=update.dtype,
+        max_tokens_per_pack=member.max_tokens_per_pack or update.max_tokens_per_pack,
+        logprob_chunk_tokens=update.logprob_chunk_tokens,
+        temperature=config.rollouts.temperature,
+        clip_low=update.clip_low,
+        clip_high=update.clip_high,
+        aggregation=update.aggregation,
+        gradient_checkpointing=update.gradient_checkpointing,
+        offload_optimizer=update.offload_optimizer,
+        lora=lora,
+        threads=update.threads,
+        device=update.device,
+    )
+
+
+def build_engine(folder: Path, tokenizer: MemberTokenizer, config: RunConfig) -> EmbeddedEngine:
+    """The embedded engine with its own copy of the model."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, config.update.dtype))
+    device = config.update.device
+    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
+        model = model.to("cuda")  # type: ignore[arg-type]
+    return EmbeddedEngine(model, tokenizer, max_batch_rows=config.rollouts.max_batch_rows)
+
+
+def describe(member: Member) -> dict[str, Any]:
+    """What the store keeps of a member."""
+    return {
+        "name": member.name,
+        "model": member.model,
+        "family": member.family,
+        "tokenizer_sha": member.tokenizer.fingerprint,
+        "parameters": member.parameters,
+    }

@@ -1,0 +1,119 @@
+"""Sampling and verifying one step: every member's groups for the shared prompt batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.groups import Group, Response
+from population.config import RunConfig
+from population.member import Member
+from population.placement import PlacementError, wait
+from population.prompts import Problem
+from server.rewards import RewardService, Verdict
+from server.rollouts.engine import Sample, SamplingParams, TokenPrompt
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One group with what the record keeps beside it: a verdict and a finish reason per response."""
+
+    group: Group
+    verdicts: tuple[Verdict, ...]
+    finishes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepRollouts:
+    """All groups of a step: {member: {prompt: ...}}, prompts in batch order, and every member's ids of the prompts."""
+
+    rollouts: dict[str, dict[int, Rollout]]
+    prompt_ids: dict[str, dict[int, tuple[int, ...]]]
+
+    @property
+    def groups(self) -> dict[str, dict[int, Group]]:
+        """{member: {prompt: group}}."""
+        return {name: {prompt: rollout.group for prompt, rollout in own.items()} for name, own in self.rollouts.items()}
+
+
+class Sampler:
+    """Lets all members sample the same prompts at once and grades each member's responses as they arrive."""
+
+    def __init__(self, members: Mapping[str, Member], rewards: RewardService, config: RunConfig) -> None:
+        self._members = members
+        self._rewards = rewards
+        self._config = config
+        self._encoded: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in members}
+
+    def collect(self, step: int, problems: Sequence[Problem]) -> StepRollouts:
+        """n responses per member and prompt from theta_old, verified."""
+        settings, deadlines = self._config.rollouts, self._config.deadlines
+        prompt_ids = {name: {p.key: self.prompt_ids(name, p) for p in problems} for name in self._members}
+        sampling = {
+            name: member.engine.call(
+                "sample",
+                [TokenPrompt(key, ids) for key, ids in prompt_ids[name].items()],
+                SamplingParams(
+                    n=settings.rollouts_per_prompt,
+                    max_new_tokens=settings.max_response_tokens,
+                    temperature=settings.temperature,
+                    seed=self._config.seed,
+                    step=step,
+                    member=name,
+                    purpose="train",
+                ),
+            )
+            for name, member in self._members.items()
+        }
+        grading = {}
+        samples: dict[str, list[list[Sample]]] = {}
+        for name, future in sampling.items():
+            samples[name] = wait(future, deadlines.sample_s, member=name, phase="sample", step=step)
+            self._check_versions(name, samples[name])
+            grading[name] = self._rewards.submit(
+                [(p.answer, s.text) for p, row in zip(problems, samples[name], strict=True) for s in row]
+            )
+        rollouts: dict[str, dict[int, Rollout]] = {}
+        for name, pending in grading.items():
+            try:
+                verdicts = pending.result(timeout=deadlines.grade_s)
+            except FutureTimeoutError:
+                raise PlacementError(
+                    f"member {name!r}, phase grade, step {step}: no verdicts within {deadlines.grade_s:g} s; "
+                    "raise deadlines.grade_s or rewards.workers"
+                ) from None
+            n = settings.rollouts_per_prompt
+            rollouts[name] = {
+                p.key: _rollout(name, p.key, row, verdicts[i * n : (i + 1) * n])
+                for i, (p, row) in enumerate(zip(problems, samples[name], strict=True))
+            }
+        return StepRollouts(rollouts, prompt_ids)
+
+    def prompt_ids(self, name: str, problem: Problem) -> tuple[int, ...]:
+        """A member's own ids of a prompt, kept for the run. ValueError when it exceeds rollouts.max_prompt_tokens."""
+        known = self._encoded[name]
+        if problem.key not in known:
+            ids = tuple(self._members[name].tokenizer.encode_prompt(problem.prompt))
+            if len(ids) > self._config.rollouts.max_prompt_tokens:
+                raise ValueError(
+                    f"member {name!r}: prompt {problem.prompt[:40]!r} has {len(ids)} tokens, more than rollouts.max_prompt_tokens = "
+                    f"{self._config.rollouts.max_prompt_tokens}; raise it or drop the problem"
+                )
+            known[problem.key] = ids
+        return known[problem.key]
+
+    def _check_versions(self, name: str, samples: Sequence[Sequence[Sample]]) -> None:
+        expected = self._members[name].weight_version
+        stale = {s.weight_version for row in samples for s in row} - {expected}
+        if stale:
+            raise RuntimeError(f"member {name!r}: samples of weight version {sorted(stale)} where {expected} was expected")
+
+
+def _rollout(name: str, prompt: int, samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> Rollout:
+    responses = tuple(Response(s.ids, s.text, s.logprobs, s.finish == "stop", s.weight_version) for s in samples)
+    rewards = np.array([verdict.reward for verdict in verdicts], dtype=np.float64)
+    graded = np.array([verdict.graded for verdict in verdicts], dtype=bool)
+    return Rollout(Group(name, prompt, responses, rewards, graded), tuple(verdicts), tuple(s.finish for s in samples))
