@@ -9,13 +9,14 @@ import numpy as np
 
 from graft.advantages import group_advantages
 from graft.compatibility import normalised_compatibility
-from graft.groups import Group
+from graft.groups import Group, Response
 from graft.methods import How
-from graft.retokenize import Refusal, retokenize
+from graft.retokenize import Refusal, Retokenized, retokenize
 from graft.selection import Transfer
 from population.config import ExchangeConfig
 from population.member import Member
 from population.placement import wait
+from server.rollouts.tokenizer import MemberTokenizer
 
 Slot = tuple[str, int]
 
@@ -129,10 +130,7 @@ class Exchange:
     ) -> list[Graft]:
         receiver = self._members[name].tokenizer
         crossed = {
-            t: [
-                retokenize(r, self._members[t.source].tokenizer, receiver, max_tokens=self._max_tokens)
-                for r in groups[t.source][t.prompt].responses
-            ]
+            t: [self._cross(r, self._members[t.source].tokenizer, receiver) for r in groups[t.source][t.prompt].responses]
             for t in transfers
         }
         rows = [(prompt_ids[t.prompt], c.ids) for t in transfers for c in crossed[t] if not isinstance(c, Refusal)]
@@ -151,6 +149,11 @@ class Exchange:
                     responses.append(self._weigh(arrival.ids, next(scored), source, text, float(advantages[i])))
             grafts.append(Graft(t, tuple(responses)))
         return grafts
+
+    def _cross(self, response: Response, source: MemberTokenizer, receiver: MemberTokenizer) -> Retokenized | Refusal:
+        if not response.text and self._settings.normaliser != "own":
+            return Refusal("empty")  # no bytes to normalise by
+        return retokenize(response, source, receiver, max_tokens=self._max_tokens)
 
     def _weigh(self, ids: np.ndarray, own: np.ndarray, source: np.ndarray, text: str, advantage: float) -> GraftedResponse:
         s = normalised_compatibility(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.compatibility import updated_edge_rate
 from graft.methods import Method
 from graft.selection import Transfer
 from population.config import ExchangeConfig
@@ -65,8 +66,7 @@ class Router:
         decay = self._settings.edge_rate_decay
         for edge, values in weights.items():
             mean = float(np.mean(list(values)))
-            # g stays above 0: an edge that never passes the gate must still rank its candidates by their successes
-            self.edge_rates[edge] = max(decay * self.edge_rates.get(edge, 1.0) + (1 - decay) * mean, 1e-6)
+            self.edge_rates[edge] = updated_edge_rate(self.edge_rates.get(edge, 1.0), mean, decay=decay)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
-
 import numpy as np
 
 from graft.advantages import group_advantages
 from graft.groups import Group
-from graft.minibatches import order_prompts
+from graft.minibatches import Position, order_prompts
 from population.exchange import Graft
 from population.trainer import TrainingResponse
 
@@ -20,7 +18,7 @@ def training_batch(
     prompt_ids: Mapping[int, Sequence[int]],
     *,
     prompts_per_minibatch: int,
-    position: Literal["last", "first", "uniform"],
+    position: Position,
     seed: int,
     engine_logprobs: bool,
 ) -> list[list[TrainingResponse]]:
@@ -32,15 +30,10 @@ def training_batch(
     """
     arrivals = {graft.transfer.prompt: graft for graft in grafts}
     staying = [prompt for prompt in groups if prompt not in arrivals or arrivals[prompt].admitted]
-    grafted = [prompt for prompt in staying if prompt in arrivals]
-    if len({graft.transfer.source for graft in grafts}) > 1:
-        grafted.sort(key=lambda prompt: -arrivals[prompt].mean_weight)  # several sources: the most compatible group first
+    weights = {prompt: graft.mean_weight for prompt, graft in arrivals.items()}
+    one_source = len({graft.transfer.source for graft in grafts}) <= 1  # then batch order, as in the paper
     minibatches = order_prompts(
-        [*(prompt for prompt in staying if prompt not in arrivals), *grafted],
-        set(grafted),
-        prompts_per_minibatch,
-        position=position,
-        seed=seed,
+        staying, set(weights) if one_source else weights, prompts_per_minibatch, position=position, seed=seed
     )
     return [
         [

@@ -1,0 +1,196 @@
+"""The co-training loop: Algorithm 1 of the GRAFT paper for N members.
+
+``Coordinator.step`` is the algorithm, line by line; everything it calls is in the modules beside it. Everything random is keyed by
+(seed, step, member, purpose), so a step replays: a resumed run is the run that was never stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from graft.methods import METHODS
+from population import health, recording
+from population.checkpoints import Checkpoints
+from population.config import RunConfig
+from population.evaluation import Benchmark, evaluate
+from population.exchange import Exchange, Graft
+from population.member import Member
+from population.placement import wait
+from population.prompts import PromptBatches
+from population.rollouts import Sampler, StepRollouts
+from population.router import Router, Routing
+from population.success_graph import SuccessGraph
+from population.trainer import TrainingResponse, UpdateReport
+from population.training_batch import training_batch
+from server.rewards import RewardService
+from server.store.records import EvaluationRecord, EventRecord
+from server.store.writer import Writer
+
+
+class SyncError(RuntimeError):
+    """An engine does not hold its trainer's weights; sampling must not go on."""
+
+
+@dataclass
+class StepReport:
+    """What one step did, for the record and for whoever watches. ``seconds`` is wall time by phase."""
+
+    step: int
+    rollouts: StepRollouts
+    routing: Routing
+    grafts: dict[str, list[Graft]]
+    updates: dict[str, UpdateReport]
+    seconds: dict[str, float] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
+    events: list[EventRecord] = field(default_factory=list)
+
+
+Observer = Callable[[StepReport], None]
+
+
+class Coordinator:
+    """Drives one run: the step, evaluation, checkpoints and the record."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        members: Mapping[str, Member],
+        prompts: PromptBatches,
+        benchmarks: Sequence[Benchmark],
+        rewards: RewardService,
+        store: Writer,
+        checkpoints: Checkpoints,
+    ) -> None:
+        self.config = config
+        self.members = dict(members)
+        self.prompts = prompts
+        self.benchmarks = benchmarks
+        self.rewards = rewards
+        self.store = store
+        self.checkpoints = checkpoints
+        self.method = METHODS[config.method]
+        self.sampler = Sampler(self.members, rewards, config)
+        self.success_graph = SuccessGraph(list(members), [problem.key for problem in prompts.problems])
+        self.router = Router(self.method, config.exchange, config.seed)
+        self.exchange = Exchange(
+            self.members,
+            self.method.how,
+            config.exchange,
+            max_tokens=config.rollouts.max_response_tokens,
+            deadline_s=config.deadlines.exchange_s,
+        )
+
+    def run(self, first_step: int, last_step: int, observe: Observer) -> None:
+        """Train from ``first_step`` to ``last_step`` (both included), evaluating and saving on the way."""
+        self.sync(first_step - 1)
+        if first_step == 1:
+            self.evaluate(0)
+        for step in range(first_step, last_step + 1):
+            report = self.step(step)
+            self.commit(report)
+            if step % self.config.evaluation.every_steps == 0 or step == last_step:
+                self.evaluate(step)
+            if step % self.config.checkpoint.every_steps == 0 or step == last_step:
+                self.checkpoints.save(step, self.members, self.router, self.exchange, self.success_graph)
+            observe(report)
+
+    def step(self, step: int) -> StepReport:
+        """One step: sample, verify, route the all-fail groups to peers, gate, train peer-last, sync."""
+        started, phase = time.process_time(), PhaseClock()
+
+        with phase("sample"):  # one shared prompt batch Q; every member M: n responses per prompt from its theta_old, rewards in {0, 1}
+            problems = self.prompts.batch(step)
+            rollouts = self.sampler.collect(step, problems)
+
+        with phase("route"):  # k_M(q); candidates k_R = 0 and 1 <= k_S < n; balanced, with ties (eq. 4; N members: METHOD part 2)
+            counts = self.success_graph.record(step, {name: list(own.values()) for name, own in rollouts.groups.items()})
+            routing = self.router.route(step, counts)
+
+        with phase("exchange"):  # the source's text in the receiver's tokens; s (eq. 6-7); w = 1[s > floor] min(s, 1) (eq. 8)
+            self.exchange.observe_scale(rollouts.groups)
+            grafts = self.exchange.carry_out(step, routing.grafted, rollouts.groups, rollouts.prompt_ids)
+
+        with phase("update"):  # the source's group takes the failed one's place; own groups first, grafted last; clipped objective (eq. 9-10)
+            batches = {name: self.training_batch(step, name, rollouts, grafts[name]) for name in self.members}
+            updates = self.update(step, batches)
+
+        with phase("sync"):  # theta_old <- theta: every engine takes over its trainer's weights
+            self.sync(step)
+
+        self.router.observe(edge_weights(grafts))  # g of every edge used: what its receiver's gate admitted
+        return StepReport(step, rollouts, routing, grafts, updates, phase.seconds, time.process_time() - started)
+
+    def training_batch(
+        self, step: int, name: str, rollouts: StepRollouts, grafts: Sequence[Graft]
+    ) -> list[list[TrainingResponse]]:
+        """The minibatches of one member: its own groups, the grafted ones in the place of those they rescue."""
+        mode = self.config.update.old_logprobs
+        return training_batch(
+            rollouts.groups[name],
+            grafts,
+            rollouts.prompt_ids[name],
+            prompts_per_minibatch=self.config.update.prompts_per_minibatch,
+            position=self.method.how.position,
+            seed=self.config.seed + step,
+            engine_logprobs=mode == "engine" or (mode == "auto" and self.members[name].exact_logprobs),
+        )
+
+    def update(self, step: int, batches: Mapping[str, list[list[TrainingResponse]]]) -> dict[str, UpdateReport]:
+        """All members train at once: one optimiser step per minibatch."""
+        futures = {name: self.members[name].trainer.call("update", step, batch) for name, batch in batches.items()}
+        deadline = self.config.deadlines.update_s
+        return {name: wait(future, deadline, member=name, phase="update", step=step) for name, future in futures.items()}
+
+    def sync(self, step: int) -> None:
+        """Hand every trainer's weights to its engine and compare checksums. Raises :class:`SyncError`."""
+        deadline = self.config.deadlines.sync_s
+        for name, member in self.members.items():
+            weights = wait(member.trainer.call("weights"), deadline, member=name, phase="sync", step=step)
+            held = wait(member.engine.call("load_weights", step, weights), deadline, member=name, phase="sync", step=step)
+            sent = wait(member.trainer.call("checksum"), deadline, member=name, phase="sync", step=step)
+            if held != sent:
+                raise SyncError(
+                    f"member {name!r}, phase sync, step {step}: the engine holds {held[:12]}, the trainer {sent[:12]}; "
+                    "stopped before sampling stale weights, resume with --resume"
+                )
+            member.weight_version = step
+
+    def evaluate(self, step: int) -> list[EvaluationRecord]:
+        """Measure every member on the benchmarks and record it."""
+        records = evaluate(step, self.members, self.benchmarks, self.rewards, self.config)
+        for record in records:
+            self.store.record_evaluation(record)
+        return records
+
+    def commit(self, report: StepReport) -> None:
+        """The step becomes part of the record, whole."""
+        started = time.perf_counter()
+        report.events += health.warnings(report.step, report.rollouts)
+        problems = self.prompts.batch(report.step)
+        self.store.commit(recording.step_record(report, problems, self.router.edge_rates, self.config))
+        report.seconds["commit"] = time.perf_counter() - started
+
+
+class PhaseClock:
+    """Wall seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - started
+
+
+def edge_weights(grafts: Mapping[str, Sequence[Graft]]) -> dict[tuple[str, str], list[float]]:
+    """Weights of all responses routed over each edge (receiver, source) of the step, refused = 0."""
+    weights: dict[tuple[str, str], list[float]] = {}
+    for receiver, arrivals in grafts.items():
+        for graft in arrivals:
+            weights.setdefault((receiver, graft.transfer.source), []).extend(r.weight for r in graft.responses)
+    return weights

@@ -1,0 +1,157 @@
+"""Every derived number of a run, before any work: samples, updates, steps, and a memory estimate per member.
+
+Needs neither torch nor a model library: parameter counts come from safetensors headers, or from the model's config.json.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graft.methods import METHODS
+from population.config import MemberConfig, RunConfig
+
+BYTES = {"float32": 4, "bfloat16": 2}
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class MemberPlan:
+    """One member's size. ``memory`` is bytes by part; both are None when the model is not on this machine yet."""
+
+    name: str
+    model: str
+    parameters: int | None
+    memory: dict[str, int] | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The derived numbers of a run; counts are per step unless the name says otherwise."""
+
+    members: tuple[MemberPlan, ...]
+    method: str
+    problems: int
+    prompts_per_step: int
+    samples_per_member: int
+    samples: int
+    updates_per_member: int
+    steps_per_epoch: int
+    steps: int
+    epochs: float
+    rollouts_total: int
+    response_tokens_at_most: int
+    evaluations: int
+    evaluation_samples: int
+    exchanges: bool
+    normaliser: str
+    floor: float
+    balance: str
+    holdout: float
+
+
+def total_steps(config: RunConfig, problems: int) -> int:
+    """Steps of the whole run; an epoch is floor(problems / prompts_per_step) steps, as in the paper."""
+    return config.steps or (config.epochs or 1) * (problems // config.data.prompts_per_step)
+
+
+def make_plan(config: RunConfig, problems: int, benchmark_problems: Mapping[str, int], folders: Mapping[str, Path]) -> Plan:
+    """Derive everything. ``problems`` is the size of the training set, ``folders`` {member: model folder} where known."""
+    per_step = config.data.prompts_per_step
+    samples = per_step * config.rollouts.rollouts_per_prompt
+    steps = total_steps(config, problems)
+    benchmarks = config.evaluation.benchmarks
+    evaluations = 1 + steps // config.evaluation.every_steps + (steps % config.evaluation.every_steps > 0) if benchmarks else 0
+    return Plan(
+        members=tuple(member_plan(config, member, folders.get(member.name)) for member in config.members),
+        method=config.method,
+        problems=problems,
+        prompts_per_step=per_step,
+        samples_per_member=samples,
+        samples=samples * len(config.members),
+        updates_per_member=per_step // config.update.prompts_per_minibatch,
+        steps_per_epoch=problems // per_step,
+        steps=steps,
+        epochs=steps / max(problems // per_step, 1),
+        rollouts_total=samples * len(config.members) * steps,
+        response_tokens_at_most=samples * len(config.members) * config.rollouts.max_response_tokens,
+        evaluations=evaluations,
+        evaluation_samples=sum(benchmark_problems[b.name] * b.responses_per_prompt for b in benchmarks) * len(config.members),
+        exchanges=METHODS[config.method].exchanges,
+        normaliser=config.exchange.normaliser,
+        floor=config.exchange.floor,
+        balance=config.exchange.balance,
+        holdout=config.exchange.holdout,
+    )
+
+
+def member_plan(config: RunConfig, member: MemberConfig, folder: Path | None) -> MemberPlan:
+    """Parameters and memory of one member: trainer, optimiser, engine copy, KV cache and the largest pack's activations."""
+    if folder is None or not (folder / "config.json").is_file():
+        return MemberPlan(member.name, member.model, None, None)
+    model = json.loads((folder / "config.json").read_text())
+    parameters = stored_parameters(folder) or estimated_parameters(model)
+    return MemberPlan(member.name, member.model, parameters, memory_parts(config, member, model, parameters))
+
+
+def memory_parts(config: RunConfig, member: MemberConfig, model: Mapping[str, Any], parameters: int) -> dict[str, int]:
+    """Bytes by part for one member on one device (ZeRO shards over several ranks divide the optimiser part)."""
+    width = BYTES[config.update.dtype]
+    hidden, layers = _dimension(model, "hidden_size", "n_embd"), _dimension(model, "num_hidden_layers", "n_layer")
+    heads = _dimension(model, "num_attention_heads", "n_head")
+    kv_heads = int(model.get("num_key_value_heads") or heads)
+    head = int(model.get("head_dim") or hidden // heads)
+    pack = member.max_tokens_per_pack or config.update.max_tokens_per_pack
+    rows = min(config.rollouts.max_batch_rows, config.data.prompts_per_step * config.rollouts.rollouts_per_prompt)
+    length = config.rollouts.max_prompt_tokens + config.rollouts.max_response_tokens
+    saved_per_layer = 2 if config.update.gradient_checkpointing else 34  # activations in units of tokens x hidden
+    master = 4 if config.update.dtype != "float32" else 0
+    return {
+        "trainer weights": parameters * width,
+        "gradients": parameters * width,
+        "optimiser": parameters * (8 + master),
+        "activations": pack * hidden * layers * saved_per_layer * width,
+        "engine weights": parameters * width,
+        "KV cache": 2 * rows * length * layers * kv_heads * head * width,
+    }
+
+
+def stored_parameters(folder: Path) -> int | None:
+    """Number of parameters by the headers of the folder's safetensors files; None without any."""
+    total = 0
+    files = sorted(folder.glob("*.safetensors"))
+    for file in files:
+        with file.open("rb") as stream:
+            (size,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(size))
+        for name, entry in header.items():
+            if name != "__metadata__":
+                count = 1
+                for extent in entry["shape"]:
+                    count *= extent
+                total += count
+    return total if files else None
+
+
+def estimated_parameters(model: Mapping[str, Any]) -> int:
+    """Parameters of a decoder from its config.json: embeddings, attention and feed-forward blocks."""
+    hidden, layers = _dimension(model, "hidden_size", "n_embd"), _dimension(model, "num_hidden_layers", "n_layer")
+    heads = _dimension(model, "num_attention_heads", "n_head")
+    head = int(model.get("head_dim") or hidden // heads)
+    kv = int(model.get("num_key_value_heads") or heads) * head
+    inner = int(model.get("intermediate_size") or 4 * hidden)
+    feed_forward = (3 if model.get("hidden_act") in ("silu", "gelu_pytorch_tanh") else 2) * hidden * inner
+    attention = 2 * hidden * heads * head + 2 * hidden * kv
+    embeddings = int(model["vocab_size"]) * hidden * (1 if model.get("tie_word_embeddings", True) else 2)
+    return embeddings + layers * (attention + feed_forward + 2 * hidden) + hidden
+
+
+def _dimension(model: Mapping[str, Any], *names: str) -> int:
+    for name in names:
+        if model.get(name):
+            return int(model[name])
+    raise ValueError(f"config.json: none of {', '.join(names)} is given, so memory cannot be estimated")

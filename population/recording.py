@@ -1,0 +1,123 @@
+"""From what a step did to what the store keeps of it. Every ratio is a numerator and a denominator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from graft.advantages import group_advantages
+from population.config import RunConfig
+from population.exchange import Graft
+from population.prompts import Problem
+from population.rollouts import Rollout
+from population.trainer import UpdateReport
+from server.store.records import (
+    GraftedRecord,
+    GroupRecord,
+    MetricRecord,
+    PromptRecord,
+    ResponseRecord,
+    StepRecord,
+    TransferRecord,
+)
+
+if TYPE_CHECKING:
+    from population.coordinator import StepReport
+
+
+def step_record(
+    report: StepReport, problems: Sequence[Problem], edge_rates: Mapping[tuple[str, str], float], config: RunConfig
+) -> StepRecord:
+    """The whole step as one record."""
+    grafts = {(g.transfer.receiver, g.transfer.prompt): g for own in report.grafts.values() for g in own}
+    return StepRecord(
+        step=report.step,
+        prompts=tuple(prompt_record(problem) for problem in problems),
+        groups=tuple(_group(name, r) for name, own in report.rollouts.rollouts.items() for r in own.values()),
+        transfers=tuple(
+            TransferRecord(
+                t.receiver,
+                t.source,
+                t.prompt,
+                t.value,
+                t.tie,
+                (t.receiver, t.prompt) in report.routing.held_out,
+                _grafted(grafts.get((t.receiver, t.prompt))),
+            )
+            for t in report.routing.transfers
+        ),
+        metrics=tuple(_metrics(report, edge_rates)),
+        events=tuple(report.events),
+    )
+
+
+def prompt_record(problem: Problem) -> PromptRecord:
+    """A problem as the store keeps it."""
+    return PromptRecord(problem.key, problem.prompt, problem.answer, problem.dataset, problem.subject, problem.level)
+
+
+def _group(name: str, rollout: Rollout) -> GroupRecord:
+    group = rollout.group
+    rows = zip(group.responses, group.rewards, group_advantages(group.rewards), rollout.verdicts, rollout.finishes, strict=True)
+    responses = tuple(
+        ResponseRecord(r.text, r.ids, r.logprobs, float(reward), float(a), int(verdict.code), finish, r.weight_version)
+        for r, reward, a, verdict, finish in rows
+    )
+    return GroupRecord(name, group.prompt, responses)
+
+
+def _grafted(graft: Graft | None) -> tuple[GraftedRecord, ...]:
+    if graft is None:
+        return ()
+    return tuple(
+        GraftedRecord(
+            index=i,
+            s=r.s,
+            weight=r.weight,
+            refusal=r.refusal,
+            receiver_tokens=len(r.ids),
+            receiver_logprob=float(r.old_logprobs.sum()) if len(r.ids) else None,
+            source_tokens=r.source_tokens,
+            source_logprob=r.source_logprob,
+        )
+        for i, r in enumerate(graft.responses)
+    )
+
+
+def _metrics(report: StepReport, edge_rates: Mapping[tuple[str, str], float]) -> list[MetricRecord]:
+    records = [MetricRecord(None, f"seconds_{phase}", seconds, 1) for phase, seconds in report.seconds.items()]
+    records.append(MetricRecord(None, "step_seconds", sum(report.seconds.values()), 1))
+    records.append(MetricRecord(None, "seconds_cpu", report.cpu_seconds, 1))
+    solved = {prompt for own in report.rollouts.rollouts.values() for prompt, r in own.items() if r.group.successes}
+    prompts = next(iter(report.rollouts.rollouts.values()))
+    records.append(MetricRecord(None, "union_solved", len(solved), len(prompts)))
+    for name, own in report.rollouts.rollouts.items():
+        records += _member_metrics(name, list(own.values()), report.seconds["sample"], report.updates[name])
+    records += [
+        MetricRecord(receiver, f"edge_rate/{source}", rate, 1) for (receiver, source), rate in sorted(edge_rates.items())
+    ]
+    return records
+
+
+def _member_metrics(name: str, own: Sequence[Rollout], sample_seconds: float, update: UpdateReport) -> list[MetricRecord]:
+    responses = [response for rollout in own for response in rollout.group.responses]
+    tokens = sum(len(response.ids) for response in responses)
+    batches = update.minibatches
+    values = {
+        "response_tokens": (tokens, len(responses)),
+        "truncated": (sum(not response.finished for response in responses), len(responses)),
+        "entropy": (-sum(float(response.logprobs.sum()) for response in responses), tokens),
+        "tokens_per_second_rollout": (tokens, sample_seconds),
+        "loss": (sum(b.loss for b in batches), len(batches)),
+        "grad_norm": (sum(b.grad_norm for b in batches), len(batches)),
+        "learning_rate": (update.learning_rate, 1),
+        "clip_own": (sum(b.own_clipped for b in batches), sum(b.own_tokens for b in batches)),
+        "clip_peer": (sum(b.peer_clipped for b in batches), sum(b.peer_tokens for b in batches)),
+        "peer_token_share": (sum(b.peer_tokens for b in batches), sum(b.denominator for b in batches)),
+        "skipped_token_share": (sum(b.skipped_tokens for b in batches), sum(b.denominator for b in batches)),
+        "engine_trainer_gap": (update.gap_sum, update.gap_tokens),
+    }
+    for position, b in enumerate(batches):
+        values[f"clip_own_mb{position}"] = (b.own_clipped, b.own_tokens)
+        values[f"clip_peer_mb{position}"] = (b.peer_clipped, b.peer_tokens)
+    return [MetricRecord(name, key, float(k), float(n)) for key, (k, n) in values.items() if n > 0]
