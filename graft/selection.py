@@ -1,0 +1,333 @@
+"""Which groups move between members (paper eq. 4, and its generalisation to N members).
+
+A candidate is (receiver, prompt, source) with k_receiver = 0 and 1 <= k_source < n_source. Its value is
+k_source / n_source * g, g the edge's rate. At most one source serves a slot (receiver, prompt). Value ties break in an
+order drawn from `seed`, so no member is favoured by its name, and the result does not depend on the order of any input.
+For two members every balance mode but `none` is the paper's SelectWithTies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graft.circulation import ABSENT, best_circulation, value_bits
+
+P = TypeVar("P", bound=Hashable)
+IntArray = NDArray[np.int64]
+
+Balance = Literal["circulation", "pairwise", "receiver", "none"]
+
+# Equal values are told apart by a draw of this many levels, far below one unit of any value.
+TIE_LEVELS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer(Generic[P]):
+    """The group of `source` on `prompt` replaces the failed group of `receiver`. `tie`: joined at the boundary."""
+
+    receiver: str
+    prompt: P
+    source: str
+    value: float
+    tie: bool = False
+
+
+def select_with_ties(successes: Mapping[P, int], m: int) -> set[P]:
+    """The paper's SelectWithTies: the m prompts of highest success count and all that tie with the last of them.
+
+    `successes` is {prompt: k_source} over the candidates of one direction. m = 0 selects nothing.
+    """
+    if m < 0:
+        raise ValueError(f"cannot select {m} prompts")
+    if m == 0 or not successes:
+        return set()
+    lowest = sorted(successes.values(), reverse=True)[:m][-1]
+    return {prompt for prompt, count in successes.items() if count >= lowest}
+
+
+def exchange(
+    successes: Mapping[str, Mapping[P, int]],
+    attempts: Mapping[str, Mapping[P, int]],
+    *,
+    edge_rates: Mapping[tuple[str, str], float] | None = None,
+    balance: Balance = "circulation",
+    ties: bool = True,
+    seed: int = 0,
+    min_successes: int = 1,
+    max_peer_share: float | None = None,
+    max_source_share: float | None = None,
+    eligible: Collection[tuple[str, P]] | None = None,
+) -> list[Transfer[P]]:
+    """The transfers of one step, ordered by receiver and prompt.
+
+    `successes` and `attempts` are {member: {prompt: k}} and {member: {prompt: n}}; a group absent from `attempts`
+    (or with n = 0) takes no part. `edge_rates` {(receiver, source): g in (0, 1]}, 1 where missing.
+    `balance`: `circulation`, every member gives as many groups as it receives, at the highest total value;
+    `pairwise`, each two members give each other the same number; `receiver`, every member receives the same number;
+    `none`, the best source for every slot. `ties`: candidates of a used edge with the same k as the lowest selected
+    one join, unless their slot is taken.
+
+    Guards, all off by default: `min_successes` of the source's group; `max_peer_share` of a receiver's attempted
+    prompts that may be replaced; `max_source_share` of all transfers that may come from one source (reached by
+    lowering every member's limit until it holds); `eligible`, the only (member, prompt) groups that may take part.
+    Raises ValueError for counts, rates, shares or a mode that make no sense, naming them.
+    """
+    if balance not in _BALANCE_MODES:
+        raise ValueError(f"balance must be one of {', '.join(_BALANCE_MODES)}, got {balance!r}")
+    for name, share in (("max_peer_share", max_peer_share), ("max_source_share", max_source_share)):
+        if share is not None and not 0.0 < share <= 1.0:
+            raise ValueError(f"{name} must lie in (0, 1], got {share}")
+    rng = np.random.default_rng(seed)
+    board = _Board(successes, attempts, eligible, rng)
+    candidates = _candidates(board, edge_rates or {}, min_successes, rng)
+    receiver_caps = board.attempted.copy()
+    if max_peer_share is not None:
+        receiver_caps = _share(max_peer_share, board.attempted)
+    chosen = _within_source_share(_BALANCE_MODES[balance], candidates, receiver_caps, max_source_share)
+    tied = _boundary_ties(candidates, chosen, receiver_caps, max_source_share) if ties else []
+    return _transfers(board, candidates, chosen, tied)
+
+
+def hold_out(
+    transfers: Sequence[Transfer[P]], share: float, *, seed: int
+) -> tuple[list[Transfer[P]], list[Transfer[P]]]:
+    """Split selected transfers at random into (grafted, held out), each held out with probability `share`.
+
+    The held-out ones are the control group that uptake is measured against. Both keep the order of `transfers`.
+    """
+    if not 0.0 <= share < 1.0:
+        raise ValueError(f"the held-out share must lie in [0, 1), got {share}")
+    held = np.random.default_rng(seed).random(len(transfers)) < share
+    grafted = [transfer for transfer, out in zip(transfers, held, strict=True) if not out]
+    return grafted, [transfer for transfer, out in zip(transfers, held, strict=True) if out]
+
+
+class _Board(Generic[P]):
+    """The step's counts as arrays [N, P], members and prompts in a seeded order that no input order can change."""
+
+    def __init__(
+        self,
+        successes: Mapping[str, Mapping[P, int]],
+        attempts: Mapping[str, Mapping[P, int]],
+        eligible: Collection[tuple[str, P]] | None,
+        rng: np.random.Generator,
+    ) -> None:
+        self.members = _shuffled(attempts, rng)
+        self.prompts = _shuffled({prompt for counts in attempts.values() for prompt in counts}, rng)
+        shape = (len(self.members), len(self.prompts))
+        self.n = np.array([[attempts[m].get(q, 0) for q in self.prompts] for m in self.members], dtype=np.int64)
+        self.k = np.array([[_count(successes, m, q) for q in self.prompts] for m in self.members], dtype=np.int64)
+        self.n, self.k = self.n.reshape(shape), self.k.reshape(shape)
+        self._check()
+        self.attempted: IntArray = np.count_nonzero(self.n, axis=1)
+        if eligible is not None:
+            allowed = eligible if isinstance(eligible, (set, frozenset)) else set(eligible)
+            part = np.array([[(m, q) in allowed for q in self.prompts] for m in self.members], dtype=bool)
+            self.n = np.where(part.reshape(shape), self.n, 0)
+
+    def _check(self) -> None:
+        bad = (self.n < 0) | ((self.n > 0) & ((self.k < 0) | (self.k > self.n)))
+        if bad.any():
+            row, column = (int(index) for index in np.argwhere(bad)[0])
+            found = "no success count" if self.k[row, column] < 0 else f"{self.k[row, column]} successes"
+            raise ValueError(
+                f"member {self.members[row]!r}, prompt {self.prompts[column]!r}: {found} for "
+                f"{self.n[row, column]} attempts; give 0 <= successes <= attempts for every attempted prompt"
+            )
+
+
+def _count(successes: Mapping[str, Mapping[P, int]], member: str, prompt: P) -> int:
+    return successes[member].get(prompt, -1) if member in successes else -1
+
+
+def _shuffled(items: Iterable[P], rng: np.random.Generator) -> list[P]:
+    ordered = sorted(items, key=str)
+    return [ordered[index] for index in rng.permutation(len(ordered))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """All candidates [C], by descending rank: integer values, exactly proportional to k on an edge, ties drawn."""
+
+    members: int
+    receiver: IntArray
+    prompt: IntArray
+    source: IntArray
+    successes: IntArray
+    value: NDArray[np.float64]
+    rank: IntArray
+    slot: IntArray
+
+
+def _candidates(
+    board: _Board[P], edge_rates: Mapping[tuple[str, str], float], min_successes: int, rng: np.random.Generator
+) -> _Candidates:
+    failed = (board.n > 0) & (board.k == 0)
+    useful = (board.k >= max(min_successes, 1)) & (board.k < board.n)
+    members = len(board.members)
+    rates = np.ones((members, members))
+    index = {member: row for row, member in enumerate(board.members)}
+    for (receiver, source), rate in edge_rates.items():
+        if not 0.0 < rate <= 1.0:
+            raise ValueError(f"the rate of edge {source!r} -> {receiver!r} must lie in (0, 1], got {rate}")
+        if receiver in index and source in index:
+            rates[index[receiver], index[source]] = rate
+    # A member's own group is never both failed and useful, so no candidate has itself as a source.
+    receiver_of, prompt, source_of = np.nonzero(failed[:, :, None] & useful.T[None, :, :])
+    k, n, g = board.k[source_of, prompt], board.n[source_of, prompt], rates[receiver_of, source_of]
+    # One unit per success, well above the tie draw even for the lowest rate: k alone ranks an edge's prompts.
+    unit = np.maximum(np.rint(g * 2.0 ** (value_bits(members) - 1) / n).astype(np.int64), 2 * TIE_LEVELS)
+    rank = k * unit + rng.integers(0, TIE_LEVELS, size=len(k))
+    order = np.argsort(-rank, kind="stable")
+    return _Candidates(
+        members=members,
+        receiver=receiver_of[order],
+        prompt=prompt[order],
+        source=source_of[order],
+        successes=k[order],
+        value=(k / np.maximum(n, 1) * g)[order],
+        rank=rank[order],
+        slot=(receiver_of * len(board.prompts) + prompt)[order],
+    )
+
+
+_Mode = Callable[[_Candidates, IntArray, IntArray], list[int]]
+
+
+def _circulation(candidates: _Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
+    """Give as much as you receive, at the highest total value."""
+    slots, row = np.unique(candidates.slot, return_inverse=True)
+    values = np.full((len(slots), candidates.members), ABSENT, dtype=np.int64)
+    values[row, candidates.source] = candidates.rank
+    receivers = np.zeros(len(slots), dtype=np.int64)
+    receivers[row] = candidates.receiver
+    source = best_circulation(receivers, values, np.minimum(receiver_caps, source_caps))
+    return [int(index) for index in np.flatnonzero(candidates.source == source[row])]
+
+
+def _pairwise(candidates: _Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
+    """Best source for every slot, then as many one way as the other between each two members."""
+    unlimited = np.full(candidates.members, len(candidates.slot))
+    edges: dict[tuple[int, int], list[int]] = {}
+    for index in _best_sources(candidates, unlimited, unlimited):
+        edges.setdefault((int(candidates.receiver[index]), int(candidates.source[index])), []).append(index)
+    swaps = [
+        swap
+        for (receiver, source), there in edges.items()
+        if receiver < source
+        for swap in zip(there, edges.get((source, receiver), []), strict=False)
+    ]
+    swaps.sort(key=lambda swap: -int(candidates.rank[swap[0]] + candidates.rank[swap[1]]))
+    room = np.minimum(receiver_caps, source_caps)
+    chosen: list[int] = []
+    for there, back in swaps:
+        pair = [candidates.receiver[there], candidates.receiver[back]]
+        if (room[pair] > 0).all():
+            room[pair] -= 1
+            chosen += [there, back]
+    return chosen
+
+
+def _equal_receivers(candidates: _Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
+    """The same number for every member: the most that all of them can receive."""
+    caps = receiver_caps
+    while True:
+        chosen = _best_sources(candidates, caps, source_caps)
+        received = np.bincount(candidates.receiver[chosen], minlength=candidates.members)
+        if received.min() == received.max():
+            return chosen
+        caps = np.minimum(caps, received.min())
+
+
+def _best_sources(candidates: _Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
+    """Best source for every slot, highest values first, within the limits of receivers and sources."""
+    receivers, sources = receiver_caps.tolist(), source_caps.tolist()
+    taken: set[int] = set()
+    chosen: list[int] = []
+    rows = zip(candidates.slot.tolist(), candidates.receiver.tolist(), candidates.source.tolist(), strict=True)
+    for index, (slot, receiver, source) in enumerate(rows):
+        if slot not in taken and receivers[receiver] > 0 and sources[source] > 0:
+            taken.add(slot)
+            receivers[receiver] -= 1
+            sources[source] -= 1
+            chosen.append(index)
+    return chosen
+
+
+_BALANCE_MODES: dict[str, _Mode] = {
+    "circulation": _circulation,
+    "pairwise": _pairwise,
+    "receiver": _equal_receivers,
+    "none": _best_sources,
+}
+
+
+def _within_source_share(
+    mode: _Mode, candidates: _Candidates, receiver_caps: IntArray, max_source_share: float | None
+) -> list[int]:
+    if len(candidates.slot) == 0:
+        return []
+    limit = len(candidates.slot)
+    while True:
+        chosen = mode(candidates, receiver_caps, np.full(candidates.members, limit))
+        given = np.bincount(candidates.source[chosen], minlength=candidates.members)
+        # The total falls with every round that fails, so the limit does too, and no transfers satisfy any share.
+        if max_source_share is None or given.max() <= _share(max_source_share, given.sum()):
+            return chosen
+        limit = int(_share(max_source_share, given.sum()))
+
+
+def _boundary_ties(
+    candidates: _Candidates, chosen: list[int], receiver_caps: IntArray, max_source_share: float | None
+) -> list[int]:
+    """Candidates that join because they equal the lowest selected one of their edge in k, in order of value."""
+    lowest: dict[tuple[int, int], int] = {}
+    rows = list(
+        zip(candidates.receiver.tolist(), candidates.source.tolist(), candidates.successes.tolist(), strict=True)
+    )
+    for receiver, source, count in (rows[index] for index in chosen):
+        lowest[receiver, source] = min(count, lowest.get((receiver, source), count))
+    taken = set(candidates.slot[chosen].tolist())
+    received = Counter(candidates.receiver[chosen].tolist())
+    given = Counter(candidates.source[chosen].tolist())
+    joined: list[int] = []
+    for index, (receiver, source, count) in enumerate(rows):
+        slot = int(candidates.slot[index])
+        if lowest.get((receiver, source)) != count or slot in taken or received[receiver] >= receiver_caps[receiver]:
+            continue
+        total = len(chosen) + len(joined) + 1
+        if max_source_share is not None and given[source] + 1 > _share(max_source_share, np.int64(total)):
+            continue
+        taken.add(slot)
+        received[receiver] += 1
+        given[source] += 1
+        joined.append(index)
+    return joined
+
+
+def _share(share: float, total: IntArray | np.int64) -> IntArray:
+    # The slack keeps 0.1 * 30 at 3, which floating point makes 2.9999999999999996 or 3.0000000000000004.
+    return np.asarray(np.floor(share * total + 1e-9), dtype=np.int64)
+
+
+def _transfers(
+    board: _Board[P], candidates: _Candidates, chosen: Iterable[int], tied: Iterable[int]
+) -> list[Transfer[P]]:
+    transfers = [
+        Transfer(
+            receiver=board.members[candidates.receiver[index]],
+            prompt=board.prompts[candidates.prompt[index]],
+            source=board.members[candidates.source[index]],
+            value=float(candidates.value[index]),
+            tie=tie,
+        )
+        for indices, tie in ((chosen, False), (tied, True))
+        for index in indices
+    ]
+    return sorted(transfers, key=lambda transfer: (transfer.receiver, str(transfer.prompt)))
