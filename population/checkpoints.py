@@ -87,11 +87,17 @@ class Checkpoints:
         folder = self.folder / f"step_{step:08d}"
         state: dict[str, Any] = json.loads((folder / "state.json").read_text())
         if state["format"] != FORMAT:
-            raise CheckpointError(f"{folder}: format {state['format']}, this program reads {FORMAT}; resume with the version that wrote it")
+            raise CheckpointError(
+                f"{folder}: format {state['format']}, this program reads {FORMAT}; resume with the version that wrote it"
+            )
         if state["run_digest"] != self.run_digest:
-            raise CheckpointError(f"{folder}: belongs to another configuration; resume with the run's own, or start a new run")
+            raise CheckpointError(
+                f"{folder}: belongs to another configuration; resume with the run's own, or start a new run"
+            )
         if list(state["members"]) != list(members):
-            raise CheckpointError(f"{folder}: holds members {', '.join(state['members'])}; the configuration has {', '.join(members)}")
+            raise CheckpointError(
+                f"{folder}: holds members {', '.join(state['members'])}; the configuration has {', '.join(members)}"
+            )
         futures = {name: member.trainer.call("load", folder / name) for name, member in members.items()}
         for name, future in futures.items():
             wait(future, self.deadline_s, member=name, phase="resume", step=step)

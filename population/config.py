@@ -83,7 +83,9 @@ class RolloutConfig(Section):
     @classmethod
     def _untruncated(cls, top_p: float) -> float:
         if top_p != 1.0:
-            raise ValueError("must be 1.0 for training: truncated sampling makes the policy ratio wrong (evaluation may use it)")
+            raise ValueError(
+                "must be 1.0 for training: truncated sampling makes the policy ratio wrong (evaluation may use it)"
+            )
         return top_p
 
 
@@ -130,7 +132,9 @@ class ExchangeConfig(Section):
     floor: Annotated[float, Field(ge=0)] = 0.8
     normaliser: Literal["own", "bytes", "reference"] = "own"
     source_logprobs: Literal["auto", "engine", "trainer"] = "auto"
-    holdout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="share of selected groups kept as a control, not grafted")
+    holdout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.1, description="share of selected groups kept as a control, not grafted"
+    )
     min_successes: PositiveInt = 1
     max_peer_share: Share | None = None
     max_source_share: Share | None = None
@@ -191,7 +195,9 @@ class RunConfig(Section):
     epochs: PositiveInt | None = None
     folder: Path = Field(Path("runs"), description="checkpoints, exported members and caches of all runs")
     store: str | None = Field(None, description="database URL; default: sqlite file graft.db in the folder")
-    warm_start_seed: Annotated[int, Field(ge=0)] | None = Field(None, description="seed of demo: members; default: seed")
+    warm_start_seed: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="seed of demo: members; default: seed"
+    )
     members: Annotated[tuple[MemberConfig, ...], Field(min_length=1)]
     data: TrainDataConfig
     rollouts: RolloutConfig = RolloutConfig()
@@ -219,7 +225,9 @@ class RunConfig(Section):
             hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(METHODS)}"
             raise ValueError(f"method: there is no method {self.method!r}; {hint}")
         if METHODS[self.method].exchanges and len(self.members) < 2:
-            raise ValueError(f"members: method {self.method!r} exchanges groups and needs at least two members; add one or use method: grpo")
+            raise ValueError(
+                f"members: method {self.method!r} exchanges groups and needs at least two members; add one or use method: grpo"
+            )
         names = [member.name for member in self.members]
         for name in names:
             if names.count(name) > 1:
@@ -247,7 +255,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         text = path.read_text()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read the configuration ({error.strerror}); give the path of a YAML file") from None
+        raise ConfigError(
+            f"{path}: cannot read the configuration ({error.strerror}); give the path of a YAML file"
+        ) from None
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -101,19 +101,29 @@ class Coordinator:
         """One step: sample, verify, route the all-fail groups to peers, gate, train peer-last, sync."""
         started, phase = time.process_time(), PhaseClock()
 
-        with phase("sample"):  # one shared prompt batch Q; every member M: n responses per prompt from its theta_old, rewards in {0, 1}
+        with phase(
+            "sample"
+        ):  # one shared prompt batch Q; every member M: n responses per prompt from its theta_old, rewards in {0, 1}
             problems = self.prompts.batch(step)
             rollouts = self.sampler.collect(step, problems)
 
-        with phase("route"):  # k_M(q); candidates k_R = 0 and 1 <= k_S < n; balanced, with ties (eq. 4; N members: METHOD part 2)
-            counts = self.success_graph.record(step, {name: list(own.values()) for name, own in rollouts.groups.items()})
+        with phase(
+            "route"
+        ):  # k_M(q); candidates k_R = 0 and 1 <= k_S < n; balanced, with ties (eq. 4; N members: METHOD part 2)
+            counts = self.success_graph.record(
+                step, {name: list(own.values()) for name, own in rollouts.groups.items()}
+            )
             routing = self.router.route(step, counts)
 
-        with phase("exchange"):  # the source's text in the receiver's tokens; s (eq. 6-7); w = 1[s > floor] min(s, 1) (eq. 8)
+        with phase(
+            "exchange"
+        ):  # the source's text in the receiver's tokens; s (eq. 6-7); w = 1[s > floor] min(s, 1) (eq. 8)
             self.exchange.observe_scale(rollouts.groups)
             grafts = self.exchange.carry_out(step, routing.grafted, rollouts.groups, rollouts.prompt_ids)
 
-        with phase("update"):  # the source's group takes the failed one's place; own groups first, grafted last; clipped objective (eq. 9-10)
+        with phase(
+            "update"
+        ):  # the source's group takes the failed one's place; own groups first, grafted last; clipped objective (eq. 9-10)
             batches = {name: self.training_batch(step, name, rollouts, grafts[name]) for name in self.members}
             updates = self.update(step, batches)
 
@@ -142,14 +152,18 @@ class Coordinator:
         """All members train at once: one optimiser step per minibatch."""
         futures = {name: self.members[name].trainer.call("update", step, batch) for name, batch in batches.items()}
         deadline = self.config.deadlines.update_s
-        return {name: wait(future, deadline, member=name, phase="update", step=step) for name, future in futures.items()}
+        return {
+            name: wait(future, deadline, member=name, phase="update", step=step) for name, future in futures.items()
+        }
 
     def sync(self, step: int) -> None:
         """Hand every trainer's weights to its engine and compare checksums. Raises :class:`SyncError`."""
         deadline = self.config.deadlines.sync_s
         for name, member in self.members.items():
             weights = wait(member.trainer.call("weights"), deadline, member=name, phase="sync", step=step)
-            held = wait(member.engine.call("load_weights", step, weights), deadline, member=name, phase="sync", step=step)
+            held = wait(
+                member.engine.call("load_weights", step, weights), deadline, member=name, phase="sync", step=step
+            )
             sent = wait(member.trainer.call("checksum"), deadline, member=name, phase="sync", step=step)
             if held != sent:
                 raise SyncError(

@@ -4,14 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from population.config import BenchmarkConfig, RunConfig
-from population.member import Member
-from population.placement import wait
+from population.member import MemberError, build_engine, load_tokenizer
+from population.placement import Local, wait
 from population.prompts import Problem, load_problems
 from server.rewards import RewardService
 from server.rollouts.engine import SamplingParams, TokenPrompt
+from server.rollouts.tokenizer import MemberTokenizer
 from server.store.records import EvaluationRecord
+
+
+class Measured(Protocol):
+    """What evaluation needs of a member."""
+
+    @property
+    def tokenizer(self) -> MemberTokenizer: ...
+
+    @property
+    def engine(self) -> Local: ...
+
+
+@dataclass(frozen=True)
+class ExportedMember:
+    """A trained member read back from its folder: it samples, it does not train."""
+
+    tokenizer: MemberTokenizer
+    engine: Local
+
+
+def load_exported(config: RunConfig, folder: Path) -> dict[str, ExportedMember]:
+    """The members of a configuration from ``folder/<member name>``, as a run exports them. Raises MemberError."""
+    members = {}
+    for member in config.members:
+        path = folder / member.name
+        if not (path / "config.json").is_file():
+            raise MemberError(
+                f"member {member.name!r}: {path} holds no model; give the members folder of a finished run"
+            )
+        tokenizer = load_tokenizer(member.name, path)
+        members[member.name] = ExportedMember(
+            tokenizer, Local(build_engine, path, tokenizer, config, threads=config.update.threads)
+        )
+    return members
 
 
 @dataclass(frozen=True)
@@ -33,7 +70,7 @@ def load_benchmarks(config: RunConfig, rewards: RewardService) -> list[Benchmark
 
 def evaluate(
     step: int,
-    members: Mapping[str, Member],
+    members: Mapping[str, Measured],
     benchmarks: Sequence[Benchmark],
     rewards: RewardService,
     config: RunConfig,
@@ -69,7 +106,8 @@ def evaluate(
             verdicts = rewards.submit(pairs).result(timeout=config.deadlines.grade_s)
             n = settings.responses_per_prompt
             counts = tuple(
-                (p.key, sum(v.reward > 0 for v in verdicts[i * n : (i + 1) * n]), n) for i, p in enumerate(benchmark.problems)
+                (p.key, sum(v.reward > 0 for v in verdicts[i * n : (i + 1) * n]), n)
+                for i, p in enumerate(benchmark.problems)
             )
             records.append(EvaluationRecord(name, settings.name, step, counts, settings.temperature, config.seed))
     return records

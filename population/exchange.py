@@ -94,7 +94,9 @@ class Exchange:
         """{receiver: grafts}, in the order of the transfers. Every receiver scores all it receives in one pass."""
         source_logprobs = self._source_logprobs(step, transfers, groups, prompt_ids)
         return {
-            name: self._receive(step, name, [t for t in transfers if t.receiver == name], groups, prompt_ids[name], source_logprobs)
+            name: self._receive(
+                step, name, [t for t in transfers if t.receiver == name], groups, prompt_ids[name], source_logprobs
+            )
             for name in self._members
         }
 
@@ -130,7 +132,10 @@ class Exchange:
     ) -> list[Graft]:
         receiver = self._members[name].tokenizer
         crossed = {
-            t: [self._cross(r, self._members[t.source].tokenizer, receiver) for r in groups[t.source][t.prompt].responses]
+            t: [
+                self._cross(r, self._members[t.source].tokenizer, receiver)
+                for r in groups[t.source][t.prompt].responses
+            ]
             for t in transfers
         }
         rows = [(prompt_ids[t.prompt], c.ids) for t in transfers for c in crossed[t] if not isinstance(c, Refusal)]
@@ -155,7 +160,9 @@ class Exchange:
             return Refusal("empty")  # no bytes to normalise by
         return retokenize(response, source, receiver, max_tokens=self._max_tokens)
 
-    def _weigh(self, ids: np.ndarray, own: np.ndarray, source: np.ndarray, text: str, advantage: float) -> GraftedResponse:
+    def _weigh(
+        self, ids: np.ndarray, own: np.ndarray, source: np.ndarray, text: str, advantage: float
+    ) -> GraftedResponse:
         s = normalised_compatibility(
             own,
             source,
@@ -176,4 +183,6 @@ class Exchange:
 
 def _refused(reason: str, advantage: float, source: np.ndarray) -> GraftedResponse:
     nothing = np.zeros(0, np.float32)
-    return GraftedResponse(nothing.astype(np.int32), nothing, None, 0.0, advantage, reason, float(source.sum()), len(source))
+    return GraftedResponse(
+        nothing.astype(np.int32), nothing, None, 0.0, advantage, reason, float(source.sum()), len(source)
+    )

@@ -45,22 +45,31 @@ class Member:
         self.trainer.close()
 
 
-def resolve_models(config: RunConfig, progress: Progress | None = None) -> dict[str, Path]:
-    """The folder of every member's model, {member name: folder}; demo members are warm-started when not cached.
-
-    Raises :class:`MemberError` for a folder that is missing or holds no model.
+def locate_models(config: RunConfig) -> dict[str, Path]:
+    """{member name: folder} of every member that is a local folder or a hub name, its tokenizer checked; demo members are only
+    checked to exist. Writes nothing. Raises :class:`MemberError` for a folder that is missing or holds no usable model.
     """
-    demos = [member.model.removeprefix("demo:") for member in config.members if member.model.startswith("demo:")]
-    for demo in demos:
-        if demo not in warmstart.MEMBERS:
-            raise MemberError(f"model demo:{demo}: there is no such demo member; choose from {', '.join(warmstart.MEMBERS)}")
+    folders = {}
+    for member in config.members:
+        if member.model.startswith("demo:"):
+            demo = member.model.removeprefix("demo:")
+            if demo not in warmstart.MEMBERS:
+                raise MemberError(
+                    f"member {member.name!r}: there is no {member.model}; choose from {', '.join(warmstart.MEMBERS)}"
+                )
+        else:
+            folders[member.name] = _folder(member)
+            load_tokenizer(member.name, folders[member.name])
+    return folders
+
+
+def warm_start_demos(config: RunConfig, progress: Progress | None = None) -> dict[str, Path]:
+    """{member name: folder} of the demo members, warm-started unless cached under the run folder."""
+    demos = {m.name: m.model.removeprefix("demo:") for m in config.members if m.model.startswith("demo:")}
     cached = warmstart.prepare_all(
-        sorted(set(demos)), seed=config.member_seed, cache_dir=config.folder / "warm-start", progress=progress
+        sorted(set(demos.values())), seed=config.member_seed, cache_dir=config.folder / "warm-start", progress=progress
     )
-    return {
-        member.name: cached[member.model.removeprefix("demo:")] if member.model.startswith("demo:") else _folder(member)
-        for member in config.members
-    }
+    return {name: cached[demo] for name, demo in demos.items()}
 
 
 def _folder(member: MemberConfig) -> Path:
@@ -68,15 +77,21 @@ def _folder(member: MemberConfig) -> Path:
     path = Path(member.model)
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise MemberError(f"member {member.name!r}: {path} holds no config.json; give a folder written by save_pretrained")
+            raise MemberError(
+                f"member {member.name!r}: {path} holds no config.json; give a folder written by save_pretrained"
+            )
         return path
     if path.is_absolute() or member.model.startswith(".") or member.model.count("/") != 1:
-        raise MemberError(f"member {member.name!r}: model folder {member.model} does not exist; check members.{member.name}.model")
+        raise MemberError(
+            f"member {member.name!r}: model folder {member.model} does not exist; check members.{member.name}.model"
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(member.model, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]))
+        return Path(
+            snapshot_download(member.model, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"])
+        )
     except (HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError, OSError) as error:
         raise MemberError(
             f"member {member.name!r}: {member.model} is no local folder and could not be fetched from the model hub "
@@ -111,7 +126,9 @@ def load_tokenizer(name: str, folder: Path) -> MemberTokenizer:
 def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path) -> TrainerSpec:
     """What the trainer of one member is built from."""
     update = config.update
-    lora = update.lora and LoraSpec(rank=update.lora.rank, alpha=update.lora.alpha, target_modules=update.lora.target_modules)
+    lora = update.lora and LoraSpec(
+        rank=update.lora.rank, alpha=update.lora.alpha, target_modules=update.lora.target_modules
+    )
     return TrainerSpec(
         model_path=str(folder),
         name=member.name,

@@ -59,13 +59,17 @@ def total_steps(config: RunConfig, problems: int) -> int:
     return config.steps or (config.epochs or 1) * (problems // config.data.prompts_per_step)
 
 
-def make_plan(config: RunConfig, problems: int, benchmark_problems: Mapping[str, int], folders: Mapping[str, Path]) -> Plan:
+def make_plan(
+    config: RunConfig, problems: int, benchmark_problems: Mapping[str, int], folders: Mapping[str, Path]
+) -> Plan:
     """Derive everything. ``problems`` is the size of the training set, ``folders`` {member: model folder} where known."""
     per_step = config.data.prompts_per_step
     samples = per_step * config.rollouts.rollouts_per_prompt
     steps = total_steps(config, problems)
     benchmarks = config.evaluation.benchmarks
-    evaluations = 1 + steps // config.evaluation.every_steps + (steps % config.evaluation.every_steps > 0) if benchmarks else 0
+    evaluations = (
+        1 + steps // config.evaluation.every_steps + (steps % config.evaluation.every_steps > 0) if benchmarks else 0
+    )
     return Plan(
         members=tuple(member_plan(config, member, folders.get(member.name)) for member in config.members),
         method=config.method,
@@ -80,7 +84,8 @@ def make_plan(config: RunConfig, problems: int, benchmark_problems: Mapping[str,
         rollouts_total=samples * len(config.members) * steps,
         response_tokens_at_most=samples * len(config.members) * config.rollouts.max_response_tokens,
         evaluations=evaluations,
-        evaluation_samples=sum(benchmark_problems[b.name] * b.responses_per_prompt for b in benchmarks) * len(config.members),
+        evaluation_samples=sum(benchmark_problems[b.name] * b.responses_per_prompt for b in benchmarks)
+        * len(config.members),
         exchanges=METHODS[config.method].exchanges,
         normaliser=config.exchange.normaliser,
         floor=config.exchange.floor,

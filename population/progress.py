@@ -109,7 +109,14 @@ class Display:
 
     def _table(self) -> Table:
         table = Table(title=f"last {len(self._recent)} steps", title_justify="left")
-        for column in ("member", "rollouts right", "all-fail groups", "rescued by a peer", "admitted by the gate", "tokens/s"):
+        for column in (
+            "member",
+            "rollouts right",
+            "all-fail groups",
+            "rescued by a peer",
+            "admitted by the gate",
+            "tokens/s",
+        ):
             table.add_column(column, justify="left" if column == "member" else "right")
         for name, (accuracy, speed, failed, groups, rescued, admitted, responses) in self._rates().items():
             table.add_row(

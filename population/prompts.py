@@ -43,7 +43,9 @@ def problem_key(dataset: str, prompt: str, answer: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 11
 
 
-def load_problems(data: DataConfig, unparsable: Callable[[Sequence[str]], Sequence[int]]) -> tuple[list[Problem], list[Problem]]:
+def load_problems(
+    data: DataConfig, unparsable: Callable[[Sequence[str]], Sequence[int]]
+) -> tuple[list[Problem], list[Problem]]:
     """Read a data set; returns (problems, skipped ones whose answer no rule can read).
 
     ``unparsable(answers)`` gives the positions of answers that cannot be verified; they are refused by name, or skipped and
@@ -66,7 +68,9 @@ def load_problems(data: DataConfig, unparsable: Callable[[Sequence[str]], Sequen
     dropped = set(bad)
     kept = [problem for i, problem in enumerate(found) if i not in dropped]
     if not kept:
-        raise DataError(f"{data.source}: none of its {len(found)} answers can be verified; check answer_field: {data.answer_field}")
+        raise DataError(
+            f"{data.source}: none of its {len(found)} answers can be verified; check answer_field: {data.answer_field}"
+        )
     return kept, [found[i] for i in bad]
 
 
@@ -105,7 +109,9 @@ def _rows(data: DataConfig) -> Iterable[Row]:
     path = Path(data.source)
     readers = {".jsonl": _json_lines, ".csv": _csv_rows, ".parquet": _parquet_rows}
     if path.suffix not in readers:
-        raise DataError(f"{data.source}: unknown kind of data set; give demo:train, demo:heldout or a {', '.join(readers)} file")
+        raise DataError(
+            f"{data.source}: unknown kind of data set; give demo:train, demo:heldout or a {', '.join(readers)} file"
+        )
     if not path.is_file():
         raise DataError(f"{data.source}: no such file; check the source of the data set")
     return readers[path.suffix](path)
@@ -116,7 +122,10 @@ def _demo_rows(source: str) -> Iterator[Row]:
     if source not in suites:
         raise DataError(f"{source}: unknown demo data set; there are {' and '.join(suites)}")
     for i, p in enumerate(suites[source]()):
-        yield {"prompt": p.prompt, "answer": p.answer, "subject": p.subject, "level": p.level}, f"{source} problem {i + 1}"
+        yield (
+            {"prompt": p.prompt, "answer": p.answer, "subject": p.subject, "level": p.level},
+            f"{source} problem {i + 1}",
+        )
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
@@ -149,7 +158,9 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 def _problem(data: DataConfig, record: Mapping[str, Any], place: str) -> Problem:
     for field in (data.prompt_field, data.answer_field):
         if record.get(field) in (None, ""):
-            raise DataError(f"{place}: no {field!r}; its fields are {', '.join(map(str, record))}: set prompt_field and answer_field")
+            raise DataError(
+                f"{place}: no {field!r}; its fields are {', '.join(map(str, record))}: set prompt_field and answer_field"
+            )
     prompt = data.template.replace("{prompt}", str(record[data.prompt_field]))
     answer = str(record[data.answer_field])
     subject = record.get(data.subject_field) if data.subject_field else None
@@ -158,4 +169,6 @@ def _problem(data: DataConfig, record: Mapping[str, Any], place: str) -> Problem
         level = None if level in (None, "") else int(str(level).removeprefix("Level "))
     except ValueError:
         raise DataError(f"{place}: level {level!r} is not a number; set level_field: null") from None
-    return Problem(problem_key(data.source, prompt, answer), prompt, answer, data.source, str(subject) if subject else None, level)
+    return Problem(
+        problem_key(data.source, prompt, answer), prompt, answer, data.source, str(subject) if subject else None, level
+    )

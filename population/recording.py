@@ -58,7 +58,9 @@ def prompt_record(problem: Problem) -> PromptRecord:
 
 def _group(name: str, rollout: Rollout) -> GroupRecord:
     group = rollout.group
-    rows = zip(group.responses, group.rewards, group_advantages(group.rewards), rollout.verdicts, rollout.finishes, strict=True)
+    rows = zip(
+        group.responses, group.rewards, group_advantages(group.rewards), rollout.verdicts, rollout.finishes, strict=True
+    )
     responses = tuple(
         ResponseRecord(r.text, r.ids, r.logprobs, float(reward), float(a), int(verdict.code), finish, r.weight_version)
         for r, reward, a, verdict, finish in rows
@@ -94,12 +96,15 @@ def _metrics(report: StepReport, edge_rates: Mapping[tuple[str, str], float]) ->
     for name, own in report.rollouts.rollouts.items():
         records += _member_metrics(name, list(own.values()), report.seconds["sample"], report.updates[name])
     records += [
-        MetricRecord(receiver, f"edge_rate/{source}", rate, 1) for (receiver, source), rate in sorted(edge_rates.items())
+        MetricRecord(receiver, f"edge_rate/{source}", rate, 1)
+        for (receiver, source), rate in sorted(edge_rates.items())
     ]
     return records
 
 
-def _member_metrics(name: str, own: Sequence[Rollout], sample_seconds: float, update: UpdateReport) -> list[MetricRecord]:
+def _member_metrics(
+    name: str, own: Sequence[Rollout], sample_seconds: float, update: UpdateReport
+) -> list[MetricRecord]:
     responses = [response for rollout in own for response in rollout.group.responses]
     tokens = sum(len(response.ids) for response in responses)
     batches = update.minibatches

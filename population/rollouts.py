@@ -109,7 +109,9 @@ class Sampler:
         expected = self._members[name].weight_version
         stale = {s.weight_version for row in samples for s in row} - {expected}
         if stale:
-            raise RuntimeError(f"member {name!r}: samples of weight version {sorted(stale)} where {expected} was expected")
+            raise RuntimeError(
+                f"member {name!r}: samples of weight version {sorted(stale)} where {expected} was expected"
+            )
 
 
 def _rollout(name: str, prompt: int, samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> Rollout:

@@ -15,7 +15,7 @@ from population.checkpoints import CheckpointError, Checkpoints
 from population.config import RunConfig, as_dict, differences, digest
 from population.coordinator import Coordinator, Observer
 from population.evaluation import Benchmark, load_benchmarks
-from population.member import Member, MemberError, Progress, describe, load_member, load_tokenizer, resolve_models
+from population.member import Member, MemberError, Progress, describe, load_member, locate_models, warm_start_demos
 from population.plan import Plan, make_plan, total_steps
 from population.prompts import Problem, PromptBatches, load_problems
 from server.rewards import RewardService
@@ -75,18 +75,20 @@ def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | N
     with ExitStack() as stack:
         rewards = stack.enter_context(RewardService(workers=config.rewards.workers, timeout_s=config.rewards.timeout_s))
         prepared = prepare(config, rewards)
-        store = stack.enter_context(_closing(open_writer(config.store_url)))
+        folders = locate_models(config)
         previous = find_run(config, prepared.steps, uid) if resume else None
-        folders = resolve_models(config, watch.warm_start)
-        for name, folder in folders.items():
-            load_tokenizer(name, folder)  # a member without an end token must not cost the loading of the others
+        store = stack.enter_context(_closing(open_writer(config.store_url)))
+        folders |= warm_start_demos(config, watch.warm_start)
         members = {}
         for member in config.members:
             members[member.name] = load_member(config, member, folders[member.name])
             stack.callback(members[member.name].close)
         run_uid = previous.uid if previous else uid or new_uid(config)
         checkpoints = Checkpoints(
-            config.folder / run_uid / "checkpoints", digest(config), config.checkpoint.keep_last, config.deadlines.checkpoint_s
+            config.folder / run_uid / "checkpoints",
+            digest(config),
+            config.checkpoint.keep_last,
+            config.deadlines.checkpoint_s,
         )
         coordinator = Coordinator(config, members, prepared.prompts, prepared.benchmarks, rewards, store, checkpoints)
         first_step = begin(coordinator, prepared, run_uid, previous)
@@ -112,7 +114,14 @@ def begin(coordinator: Coordinator, prepared: Prepared, uid: str, previous: RunI
         )
         store.start_run(record)
         for problem in prepared.skipped:
-            store.event(EventRecord("warning", f"data: skipped {problem.prompt[:80]!r}: its answer {problem.answer!r} cannot be verified", None, 0))
+            store.event(
+                EventRecord(
+                    "warning",
+                    f"data: skipped {problem.prompt[:80]!r}: its answer {problem.answer!r} cannot be verified",
+                    None,
+                    0,
+                )
+            )
         return 1
     coordinator.checkpoints.sweep()
     usable = [step for step in coordinator.checkpoints.steps() if step <= (previous.last_step or 0)]
@@ -131,7 +140,9 @@ def find_run(config: RunConfig, steps: int, uid: str | None) -> RunInfo:
         runs = [run for run in reader.runs() if (run.uid == uid if uid else run.name == config.name)]
     if not runs:
         wanted = f"run {uid!r}" if uid else f"a run named {config.name!r}"
-        raise ResumeError(f"{config.store_url}: holds no {wanted.removeprefix('a ')} to resume; start it without --resume")
+        raise ResumeError(
+            f"{config.store_url}: holds no {wanted.removeprefix('a ')} to resume; start it without --resume"
+        )
     run = runs[0]
     changed = differences(_course(dict(run.config)), _course(as_dict(config)))
     if changed:
@@ -140,7 +151,9 @@ def find_run(config: RunConfig, steps: int, uid: str | None) -> RunInfo:
             "or start a new run"
         )
     if run.last_step is not None and run.last_step >= steps and run.status == "finished":
-        raise ResumeError(f"run {run.uid}: already finished its {run.last_step} steps; raise steps to go on, or start a new run")
+        raise ResumeError(
+            f"run {run.uid}: already finished its {run.last_step} steps; raise steps to go on, or start a new run"
+        )
     return run
 
 

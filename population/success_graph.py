@@ -134,6 +134,8 @@ class SuccessGraph:
         """Read what :meth:`save` wrote. ValueError when it belongs to another data set or population."""
         with np.load(path) as arrays:
             if not np.array_equal(arrays["prompts"], self._sorted) or arrays["attempts"].shape != self.attempts.shape:
-                raise ValueError(f"{path}: the success graph of another data set or population; resume with the run's own configuration")
+                raise ValueError(
+                    f"{path}: the success graph of another data set or population; resume with the run's own configuration"
+                )
             self.attempts, self.successes = arrays["attempts"], arrays["successes"]
             self.rate, self.last_step = arrays["rate"], arrays["last_step"]

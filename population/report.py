@@ -1,0 +1,112 @@
+"""The closing summary of a run, read back from the store: what people see is what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from graft.complementarity import bootstrap_mean_interval, wilson_interval
+from server.store.reader import EvaluationSummary, Reader, RunInfo
+from server.store.records import EvaluationRecord
+
+ABSENT = "–"
+
+
+@dataclass(frozen=True)
+class MemberSummary:
+    """One member of a finished run; counts over all steps. Rates are (numerator, denominator)."""
+
+    name: str
+    before: EvaluationSummary | None
+    after: EvaluationSummary | None
+    all_fail: tuple[int, int]
+    rescued: tuple[int, int]
+    admitted: tuple[int, int]
+
+
+def summarise(reader: Reader, run: RunInfo, benchmark: str | None = None) -> list[MemberSummary]:
+    """Per member: accuracy on a benchmark (default: the first) at its first and last evaluation, and the exchange rates."""
+    first, last = run.first_step or 1, run.last_step or 0
+    counts = reader.member_counts(run.uid, first, last)
+    pairs = reader.pair_counts(run.uid, first, last)
+    evaluations = reader.evaluations(run.uid)
+    name = benchmark or (evaluations[0].benchmark if evaluations else None)
+    summaries = []
+    for i, member in enumerate(run.members):
+        own = sorted((e for e in evaluations if e.member == member.name and e.benchmark == name), key=lambda e: e.step)
+        summaries.append(
+            MemberSummary(
+                member.name,
+                own[0] if own else None,
+                own[-1] if len(own) > 1 else None,
+                (int(counts["all_fail"][i]), int(counts["groups"][i])),
+                (int(counts["received"][i]), int(counts["all_fail"][i])),
+                (int(pairs["admitted"][i].sum()), int(pairs["responses"][i].sum())),
+            )
+        )
+    return summaries
+
+
+def rate(k: int, n: int) -> str:
+    """A rate with its 95 % Wilson interval and n; a dash where n is 0."""
+    if n == 0:
+        return ABSENT
+    low, high = wilson_interval(k, n)
+    return f"{k / n:.1%} [{low:.1%}, {high:.1%}], {k:,} of {n:,}"
+
+
+def accuracy(evaluation: EvaluationSummary | None) -> str:
+    """Mean over problems with its 95 % interval."""
+    if evaluation is None:
+        return ABSENT
+    return f"{evaluation.mean:.1%} [{evaluation.low:.1%}, {evaluation.high:.1%}]"
+
+
+def print_summary(console: Console, reader: Reader, run: RunInfo, hints: Sequence[str] = ()) -> None:
+    """Print the closing summary and what to try next."""
+    summaries = summarise(reader, run)
+    measured = next((s.before for s in summaries if s.before), None)
+    table = Table(
+        title=f"run {run.uid} · {run.method} · {run.last_step or 0} of {run.total_steps} steps · {run.status}"
+    )
+    table.add_column("member")
+    if measured is not None:
+        for title in (f"held-out before ({measured.benchmark})", "held-out after"):
+            table.add_column(title, justify="right")
+    table.add_column("all-fail groups", justify="right")
+    exchanges = any(s.admitted[1] for s in summaries)
+    if exchanges:
+        table.add_column("rescued by a peer", justify="right")
+        table.add_column("admitted by the gate", justify="right")
+    for s in summaries:
+        cells = [s.name]
+        cells += [accuracy(s.before), accuracy(s.after)] if measured is not None else []
+        cells.append(rate(*s.all_fail))
+        cells += [rate(*s.rescued), rate(*s.admitted)] if exchanges else []
+        table.add_row(*cells)
+    console.print(table)
+    if measured is not None:
+        console.print(
+            f"held-out: {measured.problems} problems x {measured.responses // measured.problems} responses, 95 % intervals clustered by problem; "
+            "the other intervals are Wilson 95 % over groups or responses.",
+            highlight=False,
+        )
+    for hint in hints:
+        console.print(hint, highlight=False, soft_wrap=True)
+
+
+def print_evaluations(console: Console, records: Sequence[EvaluationRecord]) -> None:
+    """One row per member and benchmark: the mean over problems with its interval (bootstrap over problems)."""
+    table = Table("member", "benchmark", "problems", "responses", "right (95 % interval)")
+    for record in records:
+        shares = [correct / responses for _, correct, responses in record.problems]
+        low, high = bootstrap_mean_interval(shares, seed=record.seed)
+        responses = sum(responses for _, _, responses in record.problems)
+        mean = sum(shares) / len(shares)
+        table.add_row(
+            record.member, record.benchmark, f"{len(shares):,}", f"{responses:,}", f"{mean:.1%} [{low:.1%}, {high:.1%}]"
+        )
+    console.print(table)
