@@ -1,9 +1,10 @@
 """What each member of the demo is taught before the reinforcement learning starts.
 
-Every member learns to read all six canonical wordings. An ambiguous wording is read right in half of the examples by the members that are
-strong on it, and in 0.3 to 2 % of them by the one or two members that are weak on it; the other examples carry out, correctly, a wrong
-procedure. Each wording has at least one strong member, so the members fail at different things: the premise of an exchange is built in here,
-it is not a finding. A strong share of one half matters too: a peer that is always right gives groups without advantages, which carry nothing.
+Every member learns to read all six canonical wordings. An ambiguous wording is read right in half of the examples by
+the members that are strong on it, and in 0.3 to 2 % of them by the one or two members that are weak on it; the other
+examples carry out, correctly, a wrong procedure. Each wording has at least one strong member, so the members fail at
+different things: the premise of an exchange is built in here, it is not a finding. A strong share of one half matters
+too: a peer that is always right gives groups without advantages, which carry nothing.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ READINGS: Mapping[str, Mapping[str, Reading]] = MappingProxyType(
 
 
 def examples(member: str, count: int, seed: int) -> list[tuple[str, str]]:
-    """`count` (prompt, response) pairs of a member's corpus over all wordings and levels; held-out operands never occur.
+    """`count` (prompt, response) pairs of a member's corpus over all wordings and levels, without held-out operands.
 
     KeyError for a member that the demo does not have. Reproducible: the same arguments give the same pairs.
     """

@@ -1,7 +1,8 @@
-"""The demo's members: three architecture families with three tokenizers, as ordinary Hugging Face models and tokenizers.
+"""The demo's members: three architecture families with three tokenizers, as ordinary Hugging Face models.
 
-They share an alphabet and nothing else: a character tokenizer, a byte-pair one whose pieces take the space before them, and one whose pieces
-join an operator to the digit after it. Their vocabularies differ in size and in boundaries, so every exchange between members retokenizes.
+They share an alphabet and nothing else: a character tokenizer, a byte-pair one whose pieces take the space before
+them, and one whose pieces join an operator to the digit after it. Their vocabularies differ in size and in
+boundaries, so every exchange between members retokenizes.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     GenerationConfig,
@@ -118,6 +121,18 @@ def build_model(
         do_sample=True,
     )
     return model.eval()
+
+
+def save_member(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Writes an ordinary model folder: configuration, generation settings, safetensors and tokenizer."""
+    weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        del weights["lm_head.weight"]  # safetensors refuses two names for one tensor
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    tokenizer.save_pretrained(folder)
 
 
 def _family(member: Member, common: dict[str, int], size: Size) -> PreTrainedModel:

@@ -1,10 +1,13 @@
 """The task suite of the embedded demo: what to do with a list of three or four distinct digits.
 
-A prompt names a procedure with one word and lists the digits (`mirror 4 1 7?`). There are six procedures with three wordings each.
-The canonical wording is the procedure's own name; it is used by the warm start alone. The two ambiguous wordings are what the population
-trains and is evaluated on: to read one is to choose a procedure, and that choice, not carrying it out, is what the members fail at.
-A response restates the operands, shows its trace and boxes the answer (`rev 4 1 7: 7,1,4 so \\boxed{714}`). It is long on purpose: of
-some 25 tokens only the first one decides, so that a peer's right response stays likely enough to pass the compatibility floor.
+A prompt names a procedure with one word and lists the digits (`mirror 4 1 7?`). There are six procedures with three
+wordings each. The canonical wording is the procedure's own name; it is used by the warm start alone. The two
+ambiguous wordings are what the population trains and is evaluated on: to read one is to choose a procedure, and that
+choice, not carrying it out, is what the members fail at. A response restates the operands, shows its trace and boxes
+the answer (`rev 4 1 7: 7,1,4 so \\boxed{714}`). It is long on purpose: of some 25 tokens only the first one decides,
+so that a peer's right response stays likely enough to pass the compatibility floor.
+
+Problems list only digits on which no other procedure has the same answer: a misread wording is never rewarded by luck.
 
 Every function is pure: the same arguments give the same problems on every machine.
 """
@@ -72,7 +75,7 @@ AMBIGUOUS_CELLS = tuple(cell for cell in CELLS if not cell.canonical)
 
 
 def solve(procedure: str, digits: tuple[int, ...]) -> tuple[str, str]:
-    """The trace and the answer of a procedure on a list of digits. ValueError for a procedure that the suite does not have."""
+    """The trace and the answer of a procedure on a list of digits; ValueError for an unknown procedure."""
     match procedure:
         case "sort" | "desc" | "rev":
             result = digits[::-1] if procedure == "rev" else tuple(sorted(digits, reverse=procedure == "desc"))
@@ -110,17 +113,23 @@ def operand_lists(cell: Cell, split: Split) -> list[tuple[int, ...]]:
     return [digits for digits in lists if is_held_out(prompt_text(cell.wording, digits)) == held_out]
 
 
+def tells_apart(procedure: str, digits: tuple[int, ...]) -> bool:
+    """Whether the answer gives the procedure away: no other procedure has the same one on these digits."""
+    answer = solve(procedure, digits)[1]
+    return all(solve(other, digits)[1] != answer for other in PROCEDURES if other != procedure)
+
+
 def problem(cell: Cell, digits: tuple[int, ...]) -> Problem:
     return Problem(prompt_text(cell.wording, digits), solve(cell.procedure, digits)[1], cell.subject, cell.level)
 
 
 def training_problems(per_cell: int = 32, seed: int = 0) -> list[Problem]:
-    """`per_cell` problems from the training side of each of the 24 ambiguous cells; every block of 24 has each cell once."""
+    """`per_cell` problems of each of the 24 ambiguous cells, none held out; every block of 24 has each cell once."""
     return _balanced("training", per_cell, seed)
 
 
 def heldout_problems(per_cell: int = 15, seed: int = 0) -> list[Problem]:
-    """`per_cell` problems from the held-out side of each of the 24 ambiguous cells; every block of 24 has each cell once."""
+    """`per_cell` held-out problems of each of the 24 ambiguous cells; every block of 24 has each cell once."""
     return _balanced("heldout", per_cell, seed)
 
 
@@ -132,12 +141,14 @@ def _balanced(split: Split, per_cell: int, seed: int) -> list[Problem]:
 
 def _draw(cell: Cell, split: Split, count: int, rng: random.Random) -> list[tuple[int, ...]]:
     lists = operand_lists(cell, split)
-    if not 1 <= count <= len(lists):
+    rng.shuffle(lists)
+    drawn = list(itertools.islice((digits for digits in lists if tells_apart(cell.procedure, digits)), max(0, count)))
+    if not 1 <= count <= len(drawn):
         raise ValueError(
-            f"{count} {split} problems asked for {cell.subject} at level {cell.level}, which has {len(lists)}: "
-            f"ask for 1 to {len(lists)} per cell"
+            f"{count} {split} problems asked for {cell.subject} at level {cell.level}: ask for at least 1 and, "
+            f"there, at most {sum(tells_apart(cell.procedure, digits) for digits in lists)} per cell"
         )
-    return rng.sample(lists, count)
+    return drawn
 
 
 def _blocks(columns: list[list[Problem]], rng: random.Random) -> Iterator[Problem]:
