@@ -16,15 +16,13 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from graft.circulation import ABSENT, best_circulation, value_bits
+from graft.candidates import Board, Candidates, find_candidates
+from graft.circulation import ABSENT, best_circulation
 
 P = TypeVar("P", bound=Hashable)
 IntArray = NDArray[np.int64]
 
 Balance = Literal["circulation", "pairwise", "receiver", "none"]
-
-# Equal values are told apart by a draw of this many levels, far below one unit of any value.
-TIE_LEVELS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +82,8 @@ def exchange(
         if share is not None and not 0.0 < share <= 1.0:
             raise ValueError(f"{name} must lie in (0, 1], got {share}")
     rng = np.random.default_rng(seed)
-    board = _Board(successes, attempts, eligible, rng)
-    candidates = _candidates(board, edge_rates or {}, min_successes, rng)
+    board = Board(successes, attempts, eligible, rng)
+    candidates = find_candidates(board, edge_rates or {}, min_successes, rng)
     receiver_caps = board.attempted.copy()
     if max_peer_share is not None:
         receiver_caps = _share(max_peer_share, board.attempted)
@@ -108,99 +106,10 @@ def hold_out(
     return grafted, [transfer for transfer, out in zip(transfers, held, strict=True) if out]
 
 
-class _Board(Generic[P]):
-    """The step's counts as arrays [N, P], members and prompts in a seeded order that no input order can change."""
-
-    def __init__(
-        self,
-        successes: Mapping[str, Mapping[P, int]],
-        attempts: Mapping[str, Mapping[P, int]],
-        eligible: Collection[tuple[str, P]] | None,
-        rng: np.random.Generator,
-    ) -> None:
-        self.members = _shuffled(attempts, rng)
-        self.prompts = _shuffled({prompt for counts in attempts.values() for prompt in counts}, rng)
-        shape = (len(self.members), len(self.prompts))
-        self.n = np.array([[attempts[m].get(q, 0) for q in self.prompts] for m in self.members], dtype=np.int64)
-        self.k = np.array([[_count(successes, m, q) for q in self.prompts] for m in self.members], dtype=np.int64)
-        self.n, self.k = self.n.reshape(shape), self.k.reshape(shape)
-        self._check()
-        self.attempted: IntArray = np.count_nonzero(self.n, axis=1)
-        if eligible is not None:
-            allowed = eligible if isinstance(eligible, (set, frozenset)) else set(eligible)
-            part = np.array([[(m, q) in allowed for q in self.prompts] for m in self.members], dtype=bool)
-            self.n = np.where(part.reshape(shape), self.n, 0)
-
-    def _check(self) -> None:
-        bad = (self.n < 0) | ((self.n > 0) & ((self.k < 0) | (self.k > self.n)))
-        if bad.any():
-            row, column = (int(index) for index in np.argwhere(bad)[0])
-            found = "no success count" if self.k[row, column] < 0 else f"{self.k[row, column]} successes"
-            raise ValueError(
-                f"member {self.members[row]!r}, prompt {self.prompts[column]!r}: {found} for "
-                f"{self.n[row, column]} attempts; give 0 <= successes <= attempts for every attempted prompt"
-            )
+_Mode = Callable[[Candidates, IntArray, IntArray], list[int]]
 
 
-def _count(successes: Mapping[str, Mapping[P, int]], member: str, prompt: P) -> int:
-    return successes[member].get(prompt, -1) if member in successes else -1
-
-
-def _shuffled(items: Iterable[P], rng: np.random.Generator) -> list[P]:
-    ordered = sorted(items, key=str)
-    return [ordered[index] for index in rng.permutation(len(ordered))]
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """All candidates [C], by descending rank: integer values, exactly proportional to k on an edge, ties drawn."""
-
-    members: int
-    receiver: IntArray
-    prompt: IntArray
-    source: IntArray
-    successes: IntArray
-    value: NDArray[np.float64]
-    rank: IntArray
-    slot: IntArray
-
-
-def _candidates(
-    board: _Board[P], edge_rates: Mapping[tuple[str, str], float], min_successes: int, rng: np.random.Generator
-) -> _Candidates:
-    failed = (board.n > 0) & (board.k == 0)
-    useful = (board.k >= max(min_successes, 1)) & (board.k < board.n)
-    members = len(board.members)
-    rates = np.ones((members, members))
-    index = {member: row for row, member in enumerate(board.members)}
-    for (receiver, source), rate in edge_rates.items():
-        if not 0.0 < rate <= 1.0:
-            raise ValueError(f"the rate of edge {source!r} -> {receiver!r} must lie in (0, 1], got {rate}")
-        if receiver in index and source in index:
-            rates[index[receiver], index[source]] = rate
-    # A member's own group is never both failed and useful, so no candidate has itself as a source.
-    receiver_of, prompt, source_of = np.nonzero(failed[:, :, None] & useful.T[None, :, :])
-    k, n, g = board.k[source_of, prompt], board.n[source_of, prompt], rates[receiver_of, source_of]
-    # One unit per success, well above the tie draw even for the lowest rate: k alone ranks an edge's prompts.
-    unit = np.maximum(np.rint(g * 2.0 ** (value_bits(members) - 1) / n).astype(np.int64), 2 * TIE_LEVELS)
-    rank = k * unit + rng.integers(0, TIE_LEVELS, size=len(k))
-    order = np.argsort(-rank, kind="stable")
-    return _Candidates(
-        members=members,
-        receiver=receiver_of[order],
-        prompt=prompt[order],
-        source=source_of[order],
-        successes=k[order],
-        value=(k / np.maximum(n, 1) * g)[order],
-        rank=rank[order],
-        slot=(receiver_of * len(board.prompts) + prompt)[order],
-    )
-
-
-_Mode = Callable[[_Candidates, IntArray, IntArray], list[int]]
-
-
-def _circulation(candidates: _Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
+def _circulation(candidates: Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
     """Give as much as you receive, at the highest total value."""
     slots, row = np.unique(candidates.slot, return_inverse=True)
     values = np.full((len(slots), candidates.members), ABSENT, dtype=np.int64)
@@ -211,7 +120,7 @@ def _circulation(candidates: _Candidates, receiver_caps: IntArray, source_caps: 
     return [int(index) for index in np.flatnonzero(candidates.source == source[row])]
 
 
-def _pairwise(candidates: _Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
+def _pairwise(candidates: Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
     """Best source for every slot, then as many one way as the other between each two members."""
     unlimited = np.full(candidates.members, len(candidates.slot))
     edges: dict[tuple[int, int], list[int]] = {}
@@ -234,7 +143,7 @@ def _pairwise(candidates: _Candidates, receiver_caps: IntArray, source_caps: Int
     return chosen
 
 
-def _equal_receivers(candidates: _Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
+def _equal_receivers(candidates: Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
     """The same number for every member: the most that all of them can receive."""
     caps = receiver_caps
     while True:
@@ -245,7 +154,7 @@ def _equal_receivers(candidates: _Candidates, receiver_caps: IntArray, source_ca
         caps = np.minimum(caps, received.min())
 
 
-def _best_sources(candidates: _Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
+def _best_sources(candidates: Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
     """Best source for every slot, highest values first, within the limits of receivers and sources."""
     receivers, sources = receiver_caps.tolist(), source_caps.tolist()
     taken: set[int] = set()
@@ -269,7 +178,7 @@ _BALANCE_MODES: dict[str, _Mode] = {
 
 
 def _within_source_share(
-    mode: _Mode, candidates: _Candidates, receiver_caps: IntArray, max_source_share: float | None
+    mode: _Mode, candidates: Candidates, receiver_caps: IntArray, max_source_share: float | None
 ) -> list[int]:
     if len(candidates.slot) == 0:
         return []
@@ -284,7 +193,7 @@ def _within_source_share(
 
 
 def _boundary_ties(
-    candidates: _Candidates, chosen: list[int], receiver_caps: IntArray, max_source_share: float | None
+    candidates: Candidates, chosen: list[int], receiver_caps: IntArray, max_source_share: float | None
 ) -> list[int]:
     """Candidates that join because they equal the lowest selected one of their edge in k, in order of value."""
     lowest: dict[tuple[int, int], int] = {}
@@ -317,7 +226,7 @@ def _share(share: float, total: IntArray | np.int64) -> IntArray:
 
 
 def _transfers(
-    board: _Board[P], candidates: _Candidates, chosen: Iterable[int], tied: Iterable[int]
+    board: Board[P], candidates: Candidates, chosen: Iterable[int], tied: Iterable[int]
 ) -> list[Transfer[P]]:
     transfers = [
         Transfer(
