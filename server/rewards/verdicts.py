@@ -1,0 +1,45 @@
+"""What a grader says about one answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class VerdictCode(IntEnum):
+    """The outcome of grading; stored as its number."""
+
+    RIGHT = 1
+    WRONG = 0
+    NO_ANSWER = -1
+    TIMEOUT = -2
+    CRASH = -3
+    ERROR = -4
+    BAD_GOLD = -5
+    TOO_LONG = -6
+
+
+UNGRADED = frozenset({VerdictCode.TIMEOUT, VerdictCode.CRASH, VerdictCode.ERROR, VerdictCode.BAD_GOLD})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A verdict on one response.
+
+    extracted: the answer found in the response as it was written, None where there is none.
+    detail: one line for people: which rule decided, or what went wrong.
+    """
+
+    code: VerdictCode
+    extracted: str | None = None
+    detail: str = ""
+
+    @property
+    def reward(self) -> float:
+        """1.0 for RIGHT, 0.0 for everything else."""
+        return 1.0 if self.code is VerdictCode.RIGHT else 0.0
+
+    @property
+    def graded(self) -> bool:
+        """False where the grader failed, not the response: such a response counts as an error of its group."""
+        return self.code not in UNGRADED

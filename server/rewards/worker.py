@@ -1,0 +1,142 @@
+"""The process that runs math-verify: one request line in, one reply line out, bounded by the kernel and by its parent.
+
+Request: a JSON line {"op": "grade" | "gold", "gold", "answer", "timeout_s"}. Replies: `ready`, then for each request
+`begun` and `<code> <detail>` with a VerdictCode (for "gold": RIGHT or BAD_GOLD). Only such lines leave the process.
+Run as `python -c "from server.rewards.worker import main; main()" MEMORY_BYTES`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import sys
+from typing import Any, BinaryIO
+
+from server.rewards.verdicts import VerdictCode
+
+READY = b"ready\n"
+BEGUN = b"begun\n"
+DETAIL_CHARACTERS = 200
+# The alarm repeats: one that is raised inside a destructor is printed and lost.
+ALARM_REPEAT_S = 0.2
+
+
+class OutOfTime(BaseException):
+    """The item's processor time is used up. Not an Exception, so that no library swallows it."""
+
+
+class _Alarm:
+    """Raises OutOfTime in the running code after a given processor time of this process."""
+
+    def __init__(self) -> None:
+        self._armed = False
+        signal.signal(signal.SIGPROF, self._ring)
+
+    def _ring(self, _number: int, _frame: Any) -> None:
+        if self._armed:
+            raise OutOfTime
+
+    def start(self, seconds: float) -> None:
+        self._armed = True
+        signal.setitimer(signal.ITIMER_PROF, seconds, ALARM_REPEAT_S)
+
+    def stop(self) -> None:
+        self._armed = False
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+
+def main() -> None:
+    """Limits first, then the imports, the self-test, and requests until the parent closes the pipe."""
+    _limit(int(sys.argv[1]))
+    requests, replies = _own_pipes()
+    from server.rewards import symbolic
+
+    _self_test(symbolic.equivalent)
+    alarm = _Alarm()
+    _silence_errors()
+    _write(replies, READY)
+    for line in requests:
+        request = json.loads(line)
+        _write(replies, BEGUN)
+        _bound_processor_time(request["timeout_s"])
+        code, detail = _answer(symbolic, alarm, request)
+        _write(replies, f"{int(code)} {_one_line(detail)}\n".encode("ascii", "replace"))
+
+
+def _answer(symbolic: Any, alarm: _Alarm, request: dict[str, Any]) -> tuple[VerdictCode, str]:
+    """One item, graded within its processor time."""
+    try:
+        alarm.start(request["timeout_s"])
+        try:
+            if request["op"] == "gold":
+                found = symbolic.gold_is_readable(request["gold"])
+                return (VerdictCode.RIGHT, "") if found else (VerdictCode.BAD_GOLD, "not readable as mathematics")
+            right = symbolic.equivalent(request["gold"], request["answer"])
+        finally:
+            alarm.stop()
+    except OutOfTime:
+        return VerdictCode.TIMEOUT, f"more than {request['timeout_s']:g} s of processor time"
+    except symbolic.UnreadableGold as error:
+        return VerdictCode.BAD_GOLD, str(error)
+    except RecursionError:
+        return VerdictCode.WRONG, "nested too deeply to be understood"
+    except MemoryError:
+        return VerdictCode.ERROR, "more memory than the worker may use"
+    except Exception as error:
+        return VerdictCode.ERROR, f"{type(error).__name__}: {error}"
+    return (VerdictCode.RIGHT if right else VerdictCode.WRONG), "math-verify"
+
+
+def _self_test(equivalent: Any) -> None:
+    """A grader that calls everything wrong looks healthy, so it must show otherwise before it grades."""
+    for gold, answer, expected in (("1", "1", True), (r"\frac{1}{2}", r"\frac{2}{4}", True), ("x+1", "x+2", False)):
+        if equivalent(gold, answer) is not expected:
+            raise RuntimeError(f"self-test: {answer} against {gold} must be {expected}; check the math-verify install")
+
+
+def _limit(memory_bytes: int) -> None:
+    """Bounds memory, core files and written files. Model output is parsed here, so the process may not write any."""
+    for name, value in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0)):
+        # macOS refuses RLIMIT_AS; the parent's deadline still holds.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(name, (value, value))
+
+
+def _bound_processor_time(timeout_s: float) -> None:
+    """The kernel ends the process if neither the alarm nor the parent does, as when the parent is gone."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    soft = int(used.ru_utime + used.ru_stime + 2 * timeout_s) + 5
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def _own_pipes() -> tuple[BinaryIO, int]:
+    """The request stream and the reply descriptor; whatever else prints goes nowhere."""
+    replies = os.dup(1)
+    os.set_inheritable(replies, False)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    return sys.stdin.buffer, replies
+
+
+def _silence_errors() -> None:
+    """After the start nobody reads stderr, and no file may grow: warnings of a parser are not kept."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def _write(descriptor: int, line: bytes) -> None:
+    try:
+        os.write(descriptor, line)
+    except BrokenPipeError:
+        os._exit(0)  # the parent is gone or has closed: nothing to say, and nobody to say it to
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:DETAIL_CHARACTERS]
