@@ -207,6 +207,12 @@ def _row_batch(pairs: Sequence[Pair], rows: Sequence[Row]) -> MicroBatch:
     )
 
 
+def blank_batch() -> MicroBatch:
+    """A forward over one token that stands for no item: what a rank without work runs beside the others."""
+    zero = torch.zeros(1, dtype=torch.int64)
+    return MicroBatch(zero[None], None, None, zero, zero, (), ())
+
+
 def attention_mask(segments: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Additive mask [B, 1, T, T] of rows that share a prompt: segment 0 is the prompt, padding is a segment of its own."""
     width = segments.shape[1]

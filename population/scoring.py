@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from population.head import ChunkedHead, HeadOptions
-from population.packing import Layout, MicroBatch, Pair, attention_mask, micro_batches, pack
+from population.packing import Layout, MicroBatch, Pair, attention_mask, blank_batch, micro_batches, pack
 
 __all__ = ["LogpModel", "Paths", "UnsupportedModel", "pack", "probe", "score", "silence_dropout"]
 
@@ -80,21 +80,18 @@ def token_logprobs(model: Callable[..., torch.Tensor], batch: MicroBatch) -> tor
 
 @torch.no_grad()
 def score(
-    model: Callable[..., torch.Tensor],
-    pairs: Sequence[Pair],
-    *,
-    layout: Layout,
-    max_tokens: int,
-    share_tokens: int,
-    device: torch.device,
-) -> list[NDArray[np.float32]]:
-    """Log-probabilities of every response token, [T_i] float32 each, in the order of `pairs`."""
-    results: list[NDArray[np.float32]] = [np.empty(0, dtype=np.float32)] * len(pairs)
-    for batch in micro_batches(pairs, layout=layout, max_tokens=max_tokens, share_tokens=share_tokens):
-        assert batch is not None
-        values = token_logprobs(model, batch.to(device)).float().cpu().numpy()
-        for item, part in zip(batch.items, np.split(values, np.cumsum(batch.lengths)[:-1]), strict=True):
-            results[item] = part
+    model: Callable[..., torch.Tensor], batches: Sequence[MicroBatch | None], device: torch.device
+) -> dict[int, NDArray[np.float32]]:
+    """Log-probabilities of every response token, [T_i] float32, by item number.
+
+    None among the batches keeps ranks in step where a forward is collective: it runs, and gives nothing.
+    """
+    results: dict[int, NDArray[np.float32]] = {}
+    for batch in batches:
+        values = token_logprobs(model, (batch or blank_batch()).to(device)).float().cpu().numpy()
+        if batch is not None:
+            parts = np.split(values, np.cumsum(batch.lengths)[:-1])
+            results.update(zip(batch.items, parts, strict=True))
     return results
 
 
@@ -111,7 +108,8 @@ def silence_dropout(hf: nn.Module) -> tuple[str, ...]:
                 found.add(attribute or name)
     config = getattr(hf, "config", None)
     for key, value in list(vars(config).items()) if config is not None else ():
-        if ("dropout" in key or key.endswith("pdrop")) and isinstance(value, float) and value > 0:
+        relevant = ("dropout" in key or key.endswith("pdrop")) and not key.startswith(("classifier", "summary"))
+        if relevant and isinstance(value, float) and value > 0:
             setattr(config, key, 0.0)
             found.add(key)
     return (f"dropout set to 0 ({', '.join(sorted(found))})",) if found else ()
@@ -120,50 +118,51 @@ def silence_dropout(hf: nn.Module) -> tuple[str, ...]:
 def probe(hf: nn.Module, options: HeadOptions | None = None, *, seed: int = 0) -> Paths:
     """Compare each short cut with the model's own logits, one sequence at a time, on random ids.
 
-    Raises UnsupportedModel when the logits are not finite, are random, or change when sequences are batched.
+    Raises UnsupportedModel when those are not finite, or change when sequences of different lengths share a batch.
     """
     options = options or HeadOptions(chunk=3)
     name = f"{type(hf).__name__} ({getattr(getattr(hf, 'config', None), 'model_type', 'unknown type')})"
-    parameter = next(hf.parameters())
-    tolerance = TOLERANCE.get(parameter.dtype, 1e-4)
+    tolerance = TOLERANCE.get(next(hf.parameters()).dtype, 1e-4)
     pairs = _random_pairs(options.limit or int(hf.get_input_embeddings().weight.shape[0]), seed)  # type: ignore[operator]
     own = LogpModel(hf, options, chunked_head=False)
-    reference = np.concatenate([_run(own, [pair], "rows", 0, parameter.device) for pair in pairs])
+    reference = np.concatenate([_run(own, [pair]) for pair in pairs])
     if not np.isfinite(reference).all():
         raise UnsupportedModel(f"{name}: its logits are not finite on random ids")
-    batched = _run(own, pairs, "rows", 0, parameter.device)
-    gap = float(np.abs(batched - reference).max())
+    gap = float(np.abs(_run(own, pairs) - reference).max())
     if not gap <= tolerance:
         raise UnsupportedModel(
             f"{name}: log-probabilities change by {gap:.2g} when sequences of different lengths share a batch; "
             "members of this family cannot be trained"
         )
-    notes: list[str] = []
-
-    def agrees(what: str, instead: str, compute: Callable[[], NDArray[np.float32]]) -> bool:
-        try:
-            difference = float(np.abs(compute() - reference).max())
-        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, NotImplementedError) as error:
-            notes.append(f"{name}: {what} fails ({type(error).__name__}: {str(error)[:80]}); {instead}")
-            return False
-        if difference <= tolerance:
-            return True
-        notes.append(f"{name}: {what} differs by {difference:.2g}; {instead}")
-        return False
-
-    def head() -> NDArray[np.float32]:
-        return _run(LogpModel(hf, options, chunked_head=True), pairs, "rows", 0, parameter.device)
-
-    chunked = agrees("the chunked head", "its own logits are used", head)
-    packed = agrees("packing", "padded rows are used", lambda: _run(own, pairs, "packed", 0, parameter.device))
-    shared = _attends_everywhere(hf) and agrees(
-        "a shared prompt", "each response carries its own prompt", lambda: _run(own, pairs, "rows", 64, parameter.device)
+    # What another batch shape does to rounding is the measure for paths that only arrange the tokens otherwise.
+    rounding = min(tolerance, max(4 * gap, tolerance / 8))
+    head = _disagreement(
+        lambda: _run(LogpModel(hf, options, chunked_head=True), pairs), reference, tolerance, "the chunked head"
     )
-    return Paths(packed, shared, chunked, tuple(notes))
+    packs = _disagreement(lambda: _run(own, pairs, "packed"), reference, rounding, "packing")
+    window = "" if _attends_everywhere(hf) else "a shared prompt is not tried on layers with a window or a state"
+    shared = window or _disagreement(lambda: _run(own, pairs, share=64), reference, rounding, "a shared prompt")
+    found = ((head, "its own logits are used"), (packs, "rows are padded"), (shared, "every row has its own prompt"))
+    notes = tuple(f"{name}: {problem}; {instead}" for problem, instead in found if problem)
+    return Paths(packed=not packs, shared=not shared, chunked_head=not head, notes=notes)
 
 
-def _run(model: LogpModel, pairs: Sequence[Pair], layout: Layout, share: int, device: torch.device) -> NDArray[np.float32]:
-    return np.concatenate(score(model, pairs, layout=layout, max_tokens=4096, share_tokens=share, device=device))
+def _disagreement(
+    compute: Callable[[], NDArray[np.float32]], reference: NDArray[np.float32], allowed: float, what: str
+) -> str:
+    """Empty when a path gives the reference; otherwise by how much it differs, or how it fails."""
+    try:
+        difference = float(np.abs(compute() - reference).max())
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, NotImplementedError) as error:
+        return f"{what} fails ({type(error).__name__}: {str(error)[:80]})"
+    return "" if difference <= allowed else f"{what} differs by {difference:.2g}"
+
+
+def _run(model: LogpModel, pairs: Sequence[Pair], layout: Layout = "rows", share: int = 0) -> NDArray[np.float32]:
+    """Log-probabilities of all pairs, one after the other."""
+    batches = micro_batches(pairs, layout=layout, max_tokens=4096, share_tokens=share)
+    found = score(model, batches, next(model.parameters()).device)
+    return np.concatenate([found[item] for item in range(len(pairs))])
 
 
 def _random_pairs(vocabulary: int, seed: int) -> list[Pair]:

@@ -1,0 +1,263 @@
+"""What a trainer is told and what it reports: plain records, and the tensors of one minibatch. No DeepSpeed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from graft.objective import Aggregation, minibatch_denominator, response_scale, token_surrogate
+from population.packing import MicroBatch, Pair
+
+
+class TrainerError(RuntimeError):
+    """A trainer cannot go on; the message names member, step and minibatch, or the file, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraSpec:
+    """Low-rank adapters (peft) instead of all weights."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    target_modules: str | tuple[str, ...] = "all-linear"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSpec:
+    """All that decides one member's training. The defaults are those of paper table 3.
+
+    `model_path`: a folder with safetensors and config. `warmup_steps`: population steps of linear warm-up, after which
+    the learning rate is constant. `max_tokens_per_pack`: input tokens of one forward. `share_tokens`: longest row in
+    which responses share their prompt (0: never). `logprob_chunk_tokens`: tokens whose logits exist at one time.
+    `vocab_limit`: ids from here on are outside the softmax, as in the engine. `layout` "auto" takes packs where the
+    attention kernel takes variable lengths, padded rows elsewhere. `threads`: CPU threads.
+    """
+
+    model_path: str
+    member: str = ""
+    seed: int = 0
+    learning_rate: float = 1e-6
+    warmup_steps: int = 0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    zero_stage: Literal[1, 2, 3] = 1
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    max_tokens_per_pack: int = 16384
+    share_tokens: int = 256
+    logprob_chunk_tokens: int = 1024
+    temperature: float = 1.0
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    aggregation: Aggregation = "token-mean"
+    gradient_checkpointing: bool = False
+    offload_optimizer: bool = False
+    lora: LoraSpec | None = None
+    threads: int = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    vocab_limit: int | None = None
+    layout: Literal["auto", "packed", "rows"] = "auto"
+    attention: str | None = None
+    timeout_s: float = 1800.0
+
+    def learning_rate_at(self, step: int) -> float:
+        """Learning rate of population step `step` (from 1): linear warm-up, then constant."""
+        return self.learning_rate * min(1.0, step / self.warmup_steps) if self.warmup_steps else self.learning_rate
+
+
+@dataclass(frozen=True)
+class TrainingResponse:
+    """One response that a member trains on, in the member's own tokens.
+
+    prompt_ids [P], response_ids [T] (T >= 1, with the end token when the response finished). old_logprobs [T]: theta_old
+    of the member, or None where the trainer is to compute it. weight 0: refused, in neither sum nor denominator.
+    engine_logprobs [T]: what the sampling engine said, for the engine-trainer gap only.
+    """
+
+    prompt_ids: NDArray[np.integer]
+    response_ids: NDArray[np.integer]
+    old_logprobs: NDArray[np.floating] | None
+    advantage: float
+    weight: float = 1.0
+    grafted: bool = False
+    engine_logprobs: NDArray[np.floating] | None = None
+
+    @property
+    def pair(self) -> Pair:
+        """Prompt and response ids."""
+        return self.prompt_ids, self.response_ids
+
+    @property
+    def trained(self) -> bool:
+        """False where the gradient is exactly zero, so that forward and backward may be left out."""
+        return self.weight != 0 and self.advantage != 0
+
+
+@dataclass(frozen=True, slots=True)
+class MinibatchReport:
+    """One optimiser step. Token counts are of retained responses (weight > 0).
+
+    `denominator`: tokens of the whole minibatch; `trained_tokens` + `skipped_tokens` (advantage 0) = denominator.
+    `own_*` and `peer_*`: tokens on which the clip acted and tokens counted, for own and grafted responses. `packs`: of
+    this rank. A minibatch without any retained token has loss 0 and makes no optimiser step.
+    """
+
+    loss: float
+    grad_norm: float
+    denominator: int
+    trained_tokens: int
+    skipped_tokens: int
+    own_clipped: int
+    own_tokens: int
+    peer_clipped: int
+    peer_tokens: int
+    packs: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReport:
+    """One step of one member. gap_sum / gap_tokens: mean |trainer - engine| log-probability of own trained tokens,
+    taken before the first optimiser step, where both are of theta_old."""
+
+    learning_rate: float
+    minibatches: tuple[MinibatchReport, ...]
+    gap_sum: float
+    gap_tokens: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers, for a file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> UpdateReport:
+        """The inverse of `as_dict`."""
+        minibatches = tuple(MinibatchReport(**entry) for entry in values["minibatches"])
+        return cls(values["learning_rate"], minibatches, values["gap_sum"], values["gap_tokens"])
+
+
+@dataclass(frozen=True, slots=True)
+class PackTokens:
+    """Per-token tensors [N] of one micro-batch. `scale` is weight x aggregation factor / denominator; `old` and
+    `reference` are NaN where unknown."""
+
+    advantages: torch.Tensor
+    scale: torch.Tensor
+    old: torch.Tensor
+    reference: torch.Tensor
+    grafted: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackSums:
+    """Sums over one micro-batch: [5] float64 of loss, own clipped, peer clipped, gap, gap tokens."""
+
+    loss: torch.Tensor
+    numbers: torch.Tensor
+
+
+class Minibatch:
+    """The responses of one minibatch that have a gradient, and the one denominator of all that are retained.
+
+    `pairs`: prompt and response ids of the former, whose numbers are the items of micro-batches made of them.
+    """
+
+    def __init__(self, responses: Sequence[TrainingResponse], aggregation: Aggregation) -> None:
+        retained = [response for response in responses if response.weight != 0]
+        lengths = torch.tensor([len(response.response_ids) for response in retained], dtype=torch.int64)
+        self.denominator = int(lengths.sum())
+        self.trained = [response for response in retained if response.trained]
+        self.pairs = [response.pair for response in self.trained]
+        self.trained_tokens = sum(len(response.response_ids) for response in self.trained)
+        self.peer_tokens = sum(len(response.response_ids) for response in retained if response.grafted)
+        self.own_tokens = self.denominator - self.peer_tokens
+        divisor = minibatch_denominator(lengths, aggregation) or 1.0
+        scales = response_scale(lengths, aggregation).tolist()
+        self._scale = [
+            response.weight * scale / divisor
+            for response, scale in zip(retained, scales, strict=True)
+            if response.trained
+        ]
+
+    def tokens(self, batch: MicroBatch, device: torch.device) -> PackTokens:
+        """The per-token tensors of a micro-batch on its device."""
+        chosen = [self.trained[item] for item in batch.items]
+
+        def spread(values: Sequence[float], dtype: Any = np.float32) -> torch.Tensor:
+            return torch.from_numpy(np.repeat(np.asarray(values, dtype=dtype), batch.lengths)).to(device)
+
+        def join(parts: Sequence[NDArray[np.floating] | None]) -> torch.Tensor:
+            filled = [
+                np.full(length, np.nan, dtype=np.float32) if part is None else part.astype(np.float32)
+                for part, length in zip(parts, batch.lengths, strict=True)
+            ]
+            return torch.from_numpy(np.concatenate(filled)).to(device)
+
+        old = join([response.old_logprobs for response in chosen])
+        has_engine = any(response.engine_logprobs is not None for response in chosen)
+        return PackTokens(
+            advantages=spread([response.advantage for response in chosen]),
+            scale=spread([self._scale[item] for item in batch.items]),
+            old=old,
+            reference=join([response.engine_logprobs for response in chosen]) if has_engine else old,
+            grafted=spread([response.grafted for response in chosen], bool),
+        )
+
+
+def pack_loss(logprobs: torch.Tensor, tokens: PackTokens, spec: TrainerSpec, *, at_theta_old: bool) -> PackSums:
+    """Loss and statistics of one micro-batch's log-probabilities [N].
+
+    `at_theta_old`: no optimiser step was made yet in this population step, so an unknown old log-probability is the
+    current one and the gap to the engine can be read off.
+    """
+    old = tokens.old
+    if at_theta_old:
+        old = torch.where(old.isnan(), logprobs.detach(), old)
+    terms, clipped = token_surrogate(
+        logprobs, old, tokens.advantages, tokens.scale, clip_low=spec.clip_low, clip_high=spec.clip_high
+    )
+    loss = terms.sum()
+    with torch.no_grad():
+        peer_clipped = (clipped & tokens.grafted).sum()
+        numbers = [loss, clipped.sum() - peer_clipped, peer_clipped]
+        if at_theta_old:
+            known = ~(tokens.grafted | tokens.reference.isnan())
+            gap = torch.where(known, (logprobs - tokens.reference).abs(), 0.0)
+            numbers += [gap.sum(), known.sum()]
+        else:
+            numbers += [loss.new_zeros(()), loss.new_zeros(())]
+        return PackSums(loss, torch.stack([number.double() for number in numbers]))
+
+
+def check_responses(minibatches: Sequence[Sequence[TrainingResponse]], limit: int, where: str) -> None:
+    """Raise TrainerError for a response whose ids, lengths or numbers cannot be trained on, naming which one it is."""
+    for number, minibatch in enumerate(minibatches):
+        for index, response in enumerate(minibatch):
+            problem = _problem(response, limit)
+            if problem:
+                raise TrainerError(f"{where}, minibatch {number}, response {index}: {problem}")
+
+
+def _problem(response: TrainingResponse, limit: int) -> str:
+    length = len(response.response_ids)
+    if length == 0 or len(response.prompt_ids) == 0:
+        return "prompt and response need at least one token each"
+    for name, ids in (("prompt", response.prompt_ids), ("response", response.response_ids)):
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= limit:
+            return f"its {name} has the token id {low if low < 0 else high}; this model's ids are 0 to {limit - 1}"
+    for name, values in (("old", response.old_logprobs), ("engine", response.engine_logprobs)):
+        if values is not None and len(values) != length:
+            return f"it has {length} tokens but {len(values)} {name} log-probabilities"
+        if name == "old" and values is not None and not np.isfinite(values).all():
+            return "its old log-probabilities are not all finite"
+    if not np.isfinite(response.advantage):
+        return f"its advantage is {response.advantage}"
+    if not (np.isfinite(response.weight) and response.weight >= 0):
+        return f"its weight is {response.weight}; it must be finite and not negative"
+    return ""

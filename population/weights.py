@@ -1,0 +1,81 @@
+"""A member's weights: from a folder, with adapters, as whole tensors by their HF names, and back into a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from population.updates import LoraSpec, TrainerSpec
+from server.rollouts.engine import trainable_tensors
+
+Gather = Callable[[list[torch.Tensor]], AbstractContextManager[Any]]
+
+
+def load_model(spec: TrainerSpec, device: torch.device) -> Any:
+    """The causal LM of `spec.model_path` in its dtype on its device, or in CPU memory where ZeRO-3 is to shard it."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    shows_progress = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            spec.model_path,
+            dtype=getattr(torch, spec.dtype),
+            local_files_only=True,
+            **({"attn_implementation": spec.attention} if spec.attention else {}),
+        )
+    finally:
+        if shows_progress:
+            logging.enable_progress_bar()
+    model.config.use_cache = False
+    if spec.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.eval()
+    return model if spec.zero_stage == 3 else model.to(device)
+
+
+def inject_lora(model: Any, lora: LoraSpec, seed: int) -> None:
+    """Put adapters into the model in place and freeze the rest; the adapters start from `seed`, whatever ran before."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, bias="none", target_modules=targets)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, model)
+
+
+@torch.no_grad()
+def merged_tensors(model: Any, gathered: Gather | None) -> dict[str, torch.Tensor]:
+    """Whole, detached tensors by HF name; adapters are added to their base in a copy. `gathered`: ZeRO-3's context.
+
+    Under ZeRO-3 every rank must call this; parameters are gathered one by one and copied to the CPU.
+    """
+    adapted = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
+    merged: dict[str, torch.Tensor] = {}
+    for name, tensor in trainable_tensors(model).items():
+        owner = next((prefix for prefix in adapted if name.startswith(f"{prefix}.")), None)
+        if owner is not None and not name.startswith(f"{owner}.base_layer."):
+            continue
+        layer = adapted.get(owner or "")
+        related = list(layer.parameters()) if layer is not None else [tensor]
+        with gathered(_sharded(related)) if gathered else nullcontext():
+            value = tensor.detach()
+            if layer is not None and name.endswith(".weight"):
+                value = value + layer.get_delta_weight("default").to(value.dtype)
+            merged[name.replace(".base_layer.", ".")] = value.to("cpu", copy=True) if gathered else value
+    return merged
+
+
+def _sharded(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [parameter for parameter in parameters if hasattr(parameter, "ds_id")]
+
+
+def export_model(model: Any, tensors: dict[str, torch.Tensor], folder: Path) -> None:
+    """Safetensors (a tied tensor once) and configuration."""
+    model.save_pretrained(folder, state_dict={name: tensor.contiguous().cpu() for name, tensor in tensors.items()})
