@@ -13,7 +13,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from population.demo.warmstart import WarmStartError, prepare
+from population.demo.warmstart import WarmStartError, prepare, recipe_for
 
 MemberProgress = Callable[[str, int, int, float], None]
 """Called in the parent as progress(member, step, total steps, loss)."""
@@ -44,6 +44,8 @@ def prepare_all(
     seconds; the other processes are ended first.
     """
     waiting = list(dict.fromkeys(members))
+    for member in waiting:
+        recipe_for(member, seed=seed)  # an unknown name is an error of the caller, not of a process
     slots = workers or min(len(waiting), (os.cpu_count() or 1) + 1)
     end = time.monotonic() + deadline_s
     arguments = {"seed": seed, "cache_dir": str(cache_dir), **options}
@@ -87,7 +89,7 @@ def _receive(job: _Job, progress: MemberProgress | None) -> Path | None:
     except EOFError:
         job.process.join(5)
         raise WarmStartError(
-            f"warm start of {job.member}: its process ended with code {job.process.exitcode}"
+            f"warm start of {job.member}: its process ended with exit code {job.process.exitcode}"
         ) from None
     if kind == "progress":
         if progress is not None:
