@@ -163,10 +163,10 @@ def bootstrap_mean_interval(
 
 
 def _counts(successes: ArrayLike, attempts: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    n = np.asarray(attempts)
-    k = np.where(n > 0, np.asarray(successes), 0)
-    if n.ndim != 2 or k.shape != n.shape or np.shape(successes) != n.shape:
-        raise ValueError(f"need counts [members, prompts] of one shape, got {np.shape(successes)} and {n.shape}")
+    n, k = np.asarray(attempts), np.asarray(successes)
+    if n.ndim != 2 or k.shape != n.shape:
+        raise ValueError(f"need counts [members, prompts] of one shape, got {k.shape} and {n.shape}")
+    k = np.where(n > 0, k, 0)
     if ((k < 0) | (k > n)).any():
         raise ValueError("successes must lie between 0 and the attempts")
     return k.astype(np.int64), n.astype(np.int64)

@@ -57,12 +57,12 @@ def token_surrogate(
     return terms, above | below
 
 
-def response_scale(lengths: Tensor, aggregation: Aggregation) -> Tensor:
+def response_scale(lengths: Tensor, aggregation: Aggregation, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """Factor [R] on each token term of responses with these token counts [R]: 1/length for seq-mean-token-mean."""
     _check_aggregation(aggregation)
     if aggregation == "seq-mean-token-mean":
-        return 1.0 / lengths.clamp(min=1)
-    return torch.ones_like(lengths, dtype=torch.get_default_dtype())
+        return lengths.clamp(min=1).to(dtype).reciprocal()
+    return torch.ones_like(lengths, dtype=dtype)
 
 
 def minibatch_denominator(lengths: Tensor, aggregation: Aggregation) -> float:
@@ -98,14 +98,14 @@ def clipped_surrogate(
         raise ValueError(f"the denominator must be positive, got {denominator}")
     counted = mask.bool() & (weights != 0)[:, None]
     lengths = counted.sum(dim=1)
-    scale = response_scale(lengths, aggregation)
+    scale = response_scale(lengths, aggregation, dtype=weights.dtype)
     # Chosen before the ratio is formed: exp of a masked value would leave NaN in the gradient.
     zero = torch.zeros_like(logprobs)
     terms, clipped = token_surrogate(
         torch.where(counted, logprobs, zero),
         torch.where(counted, old_logprobs, zero),
         advantages[:, None],
-        (weights * scale.to(weights.dtype))[:, None],
+        (weights * scale)[:, None],
         clip_low=clip_low,
         clip_high=clip_high,
     )

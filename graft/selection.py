@@ -62,7 +62,7 @@ def exchange(
     max_source_share: float | None = None,
     eligible: Collection[tuple[str, P]] | None = None,
 ) -> list[Transfer[P]]:
-    """The transfers of one step, ordered by receiver and prompt.
+    """The transfers of one step, ordered by receiver, then by prompt as text.
 
     `successes` and `attempts` are {member: {prompt: k}} and {member: {prompt: n}}; a group absent from `attempts`
     (or with n = 0) takes no part. `edge_rates` {(receiver, source): g in (0, 1]}, 1 where missing.
