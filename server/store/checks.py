@@ -51,7 +51,8 @@ def _check_group(group: GroupRecord, prompts: set[int], slots: Mapping[str, int]
     for place, response in enumerate(group.responses):
         if response.token_ids.size != response.logprobs.size:
             raise StoreError(
-                f"store: {what}: response {place} has {response.token_ids.size} ids and {response.logprobs.size} log-probabilities"
+                f"store: {what}: response {place} has {response.token_ids.size} token ids "
+                f"and {response.logprobs.size} log-probabilities"
             )
 
 

@@ -159,7 +159,8 @@ def insert_prompts(connection: Connection, prompts: Iterable[PromptRecord], know
             prompt = fresh[row.key]
             if (row.text, row.answer) != (_storable(prompt.text), _storable(prompt.answer)):
                 raise StoreError(
-                    f"store: prompt key {row.key} is stored as {row.text[:60]!r}, not {prompt.text[:60]!r}; use another store"
+                    f"store: prompt key {row.key} is stored as {row.text[:60]!r}, not {prompt.text[:60]!r}; "
+                    "use another store"
                 )
             stored.add(row.key)
     missing = [_prompt_row(prompt) for key, prompt in fresh.items() if key not in stored]
@@ -169,8 +170,8 @@ def insert_prompts(connection: Connection, prompts: Iterable[PromptRecord], know
 
 def _prompt_row(prompt: PromptRecord) -> dict[str, Any]:
     return {
-        "key": prompt.key, "text": _storable(prompt.text), "answer": _storable(prompt.answer), "dataset": prompt.dataset,
-        "subject": prompt.subject, "level": prompt.level,
+        "key": prompt.key, "text": _storable(prompt.text), "answer": _storable(prompt.answer),
+        "dataset": prompt.dataset, "subject": prompt.subject, "level": prompt.level,
     }  # fmt: skip
 
 

@@ -65,7 +65,8 @@ def writer_engine(location: Location) -> Engine:
     kind = _filesystem(location.database.parent)
     if kind in NETWORK_FILESYSTEMS:
         raise StoreError(
-            f"store: {location.database.parent} is on a {kind} file system, where SQLite loses data; put the store on a local disk"
+            f"store: {location.database.parent} is on a {kind} file system, where SQLite loses data; "
+            "put the store on a local disk"
         )
 
     def connect() -> sqlite3.Connection:
@@ -152,7 +153,8 @@ def check_version(version: str | None, location: Location) -> None:
         raise SchemaError(f"store: {location.database} is empty; start a run first, or check the path")
     if version in VERSIONS:
         raise SchemaError(
-            f"store: {location.database} has schema {version}, this program needs {current}; run: graft db upgrade {location.url}"
+            f"store: {location.database} has schema {version}, this program needs {current}; "
+            f"run: graft db upgrade {location.url}"
         )
     raise SchemaError(
         f"store: {location.database} has schema {version}, newer than this program's {current}; "
@@ -175,9 +177,11 @@ def _explain(fault: Exception, location: Location) -> str:
     if "disk is full" in what or getattr(fault, "errno", None) in _FULL:
         return f"the disk that holds {folder} is full, nothing was stored; free some space there and repeat"
     if "disk I/O error" in what:
-        return f"the disk that holds {folder} refused to write (full, over quota or broken), nothing was stored; free space or check it, and repeat"
+        return (
+            f"the disk that holds {folder} refused to write, nothing was stored; check its space and health and repeat"
+        )
     if "locked" in what:
-        return f"another process kept {location.database} locked; close what writes to it (a copy, a database browser) and repeat"
+        return f"another process kept {location.database} locked; close what writes to it and repeat"
     if "readonly" in what or "unable to open" in what:
         return f"cannot open {location.database} for this ({what}); check that its folder exists and may be written"
     if "malformed" in what or "not a database" in what:

@@ -18,8 +18,8 @@ MEMBER_COUNTS = (
     "received", "held_out", "rescuable", "any_peer",
 )  # fmt: skip
 PAIR_COUNTS = (
-    "both_attempted_fail", "solved", "routed", "held_out", "responses", "admitted", "refused_floor", "refused_other",
-    "n_s",
+    "both_attempted_fail", "solved", "routed", "grafted", "held_out", "responses", "admitted", "refused_floor",
+    "refused_other", "n_s",
 )  # fmt: skip
 PAIR_SUMS = ("sum_s", "sum_w")
 
@@ -54,7 +54,8 @@ class TransferFacts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepCounts:
-    """One step. Arrays over members N and the step's prompts P; `member` [N, names], `pair` and `pair_sums` [N, N, names]."""
+    """One step: flags [N, P] over members and the step's prompts, `member` [N, names], `pair` and
+    `pair_sums` [N, N, names]."""
 
     prompts: list[int]
     attempted: Bools
@@ -144,8 +145,8 @@ def _count_pairs(step: StepRecord, slots: Mapping[str, int], transfers: list[Tra
     for transfer, gate in zip(step.transfers, transfers, strict=True):
         cell = slots[transfer.receiver], slots[transfer.source]
         pair[cell][place:] += (
-            not transfer.held_out, transfer.held_out, gate.responses, gate.admitted, gate.refused_floor,
-            gate.refused_other, gate.n_s,
+            not transfer.held_out, gate.admitted > 0, transfer.held_out, gate.responses, gate.admitted,
+            gate.refused_floor, gate.refused_other, gate.n_s,
         )  # fmt: skip
         sums[cell] += gate.sum_s, gate.sum_w
     return pair, sums

@@ -55,8 +55,8 @@ def _group(digest: Any, group: GroupRecord) -> None:
         _text(
             digest,
             response.text,
-            f"{float(response.reward)!r} {float(response.advantage)!r} {response.verdict} {response.finish} {response.weight_version} "
-            f"{response.token_ids.size}",
+            f"{float(response.reward)!r} {float(response.advantage)!r} {response.verdict} {response.finish} "
+            f"{response.weight_version} {response.token_ids.size}",
         )
         digest.update(np.ascontiguousarray(response.token_ids, np.int32))
         digest.update(np.ascontiguousarray(response.logprobs, np.float32))

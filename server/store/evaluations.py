@@ -57,8 +57,8 @@ def insert_evaluation(connection: Connection, run: int, slot: int, record: Evalu
     temperature = connection.scalar(select(summary.c.temperature).where(*this_summary))
     if seeds and temperature != record.temperature:
         raise StoreError(
-            f"store: {record.benchmark} of {record.member} at step {record.step} was recorded at temperature {temperature}, "
-            f"this seed at {record.temperature}; name the benchmark differently"
+            f"store: {record.benchmark} of {record.member} at step {record.step} was recorded at temperature "
+            f"{temperature}, this seed at {record.temperature}; name the benchmark differently"
         )
     if record.problems:
         connection.execute(

@@ -2,18 +2,23 @@
 
 Shapes: N members in slot order; arrays [N], pairs [N, N] (row i receives, column j is the source), histories of B
 buckets [B, N] and [B, N, N]. Windows are inclusive, clipped to the committed steps, and cost two rows whatever the
-history: the writer keeps cumulative counts. `edges` has B + 1 entries; bucket b holds steps edges[b] + 1 .. edges[b + 1].
-`run` is a run's uid, or "latest" for the run created last.
+history: the writer keeps cumulative counts. `edges` has B + 1 ascending entries; bucket b holds steps
+edges[b] + 1 .. edges[b + 1]. `run` is a run's uid, or "latest" for the run created last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
-import numpy as np
-from numpy.typing import NDArray
+from sqlalchemy import Connection, Engine
 
+from server.store import read_rows, read_runs, read_windows
+from server.store.connections import Location, check_version, locate, readable_errors, reader_engine, schema_version
+from server.store.counts import Floats, Ints
+from server.store.read_runs import RunKey
+from server.store.read_windows import Counts
 from server.store.records import (
     EventRecord,
     GraftedRecord,
@@ -21,9 +26,11 @@ from server.store.records import (
     MemberRecord,
     PromptRecord,
     ResponseRecord,
+    SchemaError,
     StoreError,
     TransferRecord,
 )
+from server.store.schema import WHOLE_RUN
 from server.store.views import (
     EvaluationSummary,
     EventInfo,
@@ -35,112 +42,191 @@ from server.store.views import (
 )
 
 __all__ = [
-    "EvaluationSummary",
-    "EventInfo",
-    "EventRecord",
-    "GraftedRecord",
-    "GroupRecord",
-    "MemberRecord",
-    "PromptRecord",
-    "PromptRow",
-    "Reader",
-    "ResponseRecord",
-    "RunInfo",
-    "StoreError",
-    "Trajectory",
-    "TransferRecord",
-    "TransferRow",
-    "open_reader",
-]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Counts = dict[str, NDArray[np.int64] | NDArray[np.float64]]
+    "EvaluationSummary", "EventInfo", "EventRecord", "GraftedRecord", "GroupRecord", "MemberRecord", "PromptRecord",
+    "PromptRow", "Reader", "ResponseRecord", "RunInfo", "SchemaError", "StoreError", "Trajectory", "TransferRecord",
+    "TransferRow", "TransferVerdict", "open_reader",
+]  # fmt: skip
 
 
 def open_reader(url: str) -> Reader:
-    """Open a store read-only. `url` is "sqlite:///path/store.db" or a path. StoreError when absent or of another schema."""
-    raise NotImplementedError
+    """Open a store read-only; `url` is "sqlite:///path/store.db" or a path.
+
+    StoreError when it is absent, SchemaError when it is of another schema version, naming the remedy.
+    """
+    location = locate(url)
+    with readable_errors("opening", location):
+        engine = reader_engine(location)
+        with engine.connect() as connection:
+            check_version(schema_version(connection), location)
+    return Reader(engine, location)
 
 
 class Reader:
     """Read-only access; usable from several threads; every method sees one consistent state of the database."""
 
-    def close(self) -> None: ...
-    def __enter__(self) -> Reader: ...
+    def __init__(self, engine: Engine, location: Location) -> None:
+        self._engine = engine
+        self._location = location
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def __enter__(self) -> Reader:
+        return self
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
-    # runs
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        with readable_errors("reading", self._location), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _run(self, run: str) -> Iterator[tuple[Connection, RunKey]]:
+        with self._connection() as connection:
+            yield connection, read_runs.resolve(connection, run)
+
+    # Runs
+
     def runs(self) -> list[RunInfo]:
         """All runs, newest first."""
+        with self._connection() as connection:
+            return read_runs.run_infos(connection)
 
     def run(self, run: str) -> RunInfo:
-        """One run by uid, or "latest". StoreError when there is none."""
+        """One run. StoreError when there is none."""
+        with self._connection() as connection:
+            return read_runs.run_info(connection, run)
 
     def revision(self, run: str) -> int:
         """A number that changes with every commit, evaluation, event and status; cheap to poll. Heartbeats leave it."""
+        with self._connection() as connection:
+            return read_runs.revision(connection, run)
 
     def events(self, run: str, limit: int = 50) -> list[EventInfo]:
         """The newest events, newest first."""
+        with self._run(run) as (connection, key):
+            return read_runs.events(connection, key, limit)
 
     def size(self) -> dict[str, int]:
-        """database_bytes, trajectory_bytes, runs, steps, groups, responses, shards, prompts."""
+        """Of the whole store: database_bytes, trajectory_bytes, runs, steps, groups, responses, shards, prompts."""
+        with self._connection() as connection:
+            return read_runs.size(connection, self._location)
 
-    # counts
+    # Counts
+
     def complementarity(self, run: str, first_step: int, last_step: int) -> tuple[Floats, Ints]:
-        """(C [N, N], support [N, N]): of the receiver's all-fail groups that the source attempted (support), the share it
-        solved at least once. NaN on the diagonal and where support is 0."""
+        """(C [N, N], support [N, N]).
+
+        Support counts the receiver's all-fail groups that the source attempted, C is the share of them the source
+        solved at least once; NaN on the diagonal and where support is 0.
+        """
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            return read_windows.complementarity(connection, key, low, high)
 
     def member_counts(self, run: str, first_step: int, last_step: int) -> dict[str, Ints]:
-        """[N] each: groups, all_fail, mixed, all_solved, errors (responses nobody could grade), rollouts, successes,
-        response_tokens, truncated, received (routed groups with an admitted response), held_out, rescuable (all-fail with
-        a mixed peer), any_peer (all-fail with a peer that solved at least once)."""
+        """[N] each.
+
+        groups, all_fail, mixed, all_solved, errors (responses nobody could grade), rollouts, successes,
+        response_tokens, truncated, received (routed groups with an admitted response), held_out, rescuable (all-fail
+        with a mixed peer), any_peer (all-fail with a peer that solved at least once).
+        """
+        with self._run(run) as (connection, key):
+            edges = read_windows.window(key, first_step, last_step)
+            return {name: part[0] for name, part in read_windows.member_counts(connection, key, edges).items()}
 
     def member_history(self, run: str, edges: Sequence[int]) -> dict[str, Ints]:
         """The names of member_counts, [B, N] each."""
+        with self._run(run) as (connection, key):
+            return read_windows.member_counts(connection, key, read_windows.clip_edges(key, edges))
 
     def pair_counts(self, run: str, first_step: int, last_step: int) -> Counts:
-        """[N, N] each: both_attempted_fail, solved, routed, held_out, responses, admitted, refused_floor, refused_other,
-        n_s (int64), sum_s, sum_w (float64; sum_w over admitted responses). 0 on the diagonal."""
+        """[N, N] each, 0 on the diagonal.
+
+        both_attempted_fail, solved, routed, grafted (routed with an admitted response), held_out, responses, admitted,
+        refused_floor, refused_other, n_s (int64); sum_s over scored and sum_w over admitted responses (float64).
+        """
+        with self._run(run) as (connection, key):
+            edges = read_windows.window(key, first_step, last_step)
+            return {name: part[0] for name, part in read_windows.pair_counts(connection, key, edges).items()}
 
     def pair_history(self, run: str, edges: Sequence[int]) -> Counts:
         """The names of pair_counts, [B, N, N] each."""
+        with self._run(run) as (connection, key):
+            return read_windows.pair_counts(connection, key, read_windows.clip_edges(key, edges))
 
-    # metrics
+    # Metrics
+
     def metric_names(self, run: str) -> list[str]:
         """Names of member and run-level metrics, sorted."""
+        with self._run(run) as (connection, key):
+            return read_windows.metric_names(connection, key)
 
     def metric(self, run: str, name: str, first_step: int, last_step: int) -> tuple[Floats, Floats]:
-        """(numerator [N], denominator [N]) summed over the window; 0 over 0 where nothing was recorded."""
+        """(numerator [N], denominator [N]) summed over the window; 0 over 0 where nothing finite was recorded."""
+        with self._run(run) as (connection, key):
+            edges = read_windows.window(key, first_step, last_step)
+            slots = range(len(key.members))
+            numerator, denominator, _, _ = read_windows.metric_change(connection, key, name, slots, edges)
+            return numerator[0], denominator[0]
 
     def metric_history(self, run: str, name: str, edges: Sequence[int]) -> tuple[Floats, Floats]:
         """(numerator [B, N], denominator [B, N])."""
+        with self._run(run) as (connection, key):
+            edges = read_windows.clip_edges(key, edges)
+            return read_windows.metric_change(connection, key, name, range(len(key.members)), edges)[:2]
 
     def metric_recorded(self, run: str, name: str, edges: Sequence[int]) -> tuple[Ints, Ints]:
-        """([B, N] finite values recorded, [B, N] not-finite values, which enter no sum)."""
+        """([B, N] finite values recorded, [B, N] values that were not finite and enter no sum)."""
+        with self._run(run) as (connection, key):
+            edges = read_windows.clip_edges(key, edges)
+            return read_windows.metric_change(connection, key, name, range(len(key.members)), edges)[2:]
 
     def metric_series(self, run: str, name: str, first_step: int, last_step: int) -> tuple[Ints, Floats, Floats]:
-        """Every point, for downloads: (steps [K], numerator [K, N], denominator [K, N]), NaN where missing or not finite."""
+        """Every point, for downloads: (steps [K], numerator [K, N], denominator [K, N]); NaN: missing or not finite."""
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            return read_windows.metric_series(connection, key, name, low, high)
 
     def run_metric(self, run: str, name: str, first_step: int, last_step: int) -> tuple[float, float]:
         """(numerator, denominator) of a metric of the whole run."""
+        with self._run(run) as (connection, key):
+            edges = read_windows.window(key, first_step, last_step)
+            numerator, denominator, _, _ = read_windows.metric_change(connection, key, name, [WHOLE_RUN], edges)
+            return float(numerator[0, 0]), float(denominator[0, 0])
 
     def run_metric_history(self, run: str, name: str, edges: Sequence[int]) -> tuple[Floats, Floats]:
-        """(numerator [B], denominator [B])."""
+        """(numerator [B], denominator [B]) of a metric of the whole run."""
+        with self._run(run) as (connection, key):
+            edges = read_windows.clip_edges(key, edges)
+            numerator, denominator, _, _ = read_windows.metric_change(connection, key, name, [WHOLE_RUN], edges)
+            return numerator[:, 0], denominator[:, 0]
 
-    # prompts, transfers, trajectories
+    # Prompts, transfers, trajectories
+
     def patterns(
         self, run: str, first_step: int, last_step: int, limit: int = 20
     ) -> tuple[list[tuple[tuple[bool, ...], int]], int]:
-        """([(which members solved the prompt [N], occurrences)], most frequent first; total occurrences, also of patterns
-        cut by `limit`)."""
+        """([(which members solved the prompt [N], occurrences)], most frequent first; total occurrences).
+
+        An occurrence is one prompt in one step; the total includes patterns cut by `limit`.
+        """
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            return read_rows.patterns(connection, key, low, high, limit)
 
     def prompts_for(
         self, run: str, receiver: str, source: str, first_step: int, last_step: int, *, offset: int = 0, limit: int = 20
     ) -> tuple[list[PromptRow], int]:
-        """(a page of the prompts the receiver failed wholly and the source solved, newest first; how many there are)."""
+        """(a page of the prompts the receiver failed wholly and the source solved, newest first; how many in all)."""
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            pair = key.slot(receiver), key.slot(source)
+            return read_rows.prompts_for(connection, key, *pair, low, high, offset, limit)
 
     def transfers(
         self,
@@ -154,18 +240,43 @@ class Reader:
         offset: int = 0,
         limit: int = 50,
     ) -> tuple[list[TransferRow], int]:
-        """(a page of transfers, newest first; how many match). verdict "admitted": at least one response admitted;
-        "refused": routed, none admitted; "held out": withheld."""
+        """(a page of transfers, newest first; how many match).
+
+        verdict "admitted": at least one response admitted; "refused": routed, none admitted; "held out": withheld.
+        """
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            return read_rows.transfers(
+                connection,
+                key,
+                low,
+                high,
+                receiver=None if receiver is None else key.slot(receiver),
+                source=None if source is None else key.slot(source),
+                verdict=verdict,
+                offset=offset,
+                limit=limit,
+            )
 
     def trajectory(self, run: str, step: int, prompt: int, receiver: str) -> Trajectory:
         """A receiver's group with its responses, and the routed peer's. StoreError when the group is not stored."""
+        with self._run(run) as (connection, key):
+            root = self._location.trajectories
+            return read_rows.trajectory(connection, key, root, step, prompt, key.slot(receiver))
 
     def prompts(self, keys: Sequence[int]) -> dict[int, PromptRecord]:
         """The known ones of these prompts, by key."""
+        with self._connection() as connection:
+            return read_rows.prompts(connection, keys)
 
-    # evaluations
+    # Evaluations
+
     def evaluations(self, run: str) -> list[EvaluationSummary]:
         """Ordered by benchmark, step, member slot."""
+        with self._run(run) as (connection, key):
+            return read_runs.evaluations(connection, key)
 
     def evaluation_problems(self, run: str, benchmark: str, step: int, member: str) -> tuple[Ints, Ints, Ints]:
         """(prompt keys [P], correct [P], responses [P]), keys ascending, seeds summed."""
+        with self._run(run) as (connection, key):
+            return read_runs.evaluation_problems(connection, key, benchmark, step, member)

@@ -66,8 +66,9 @@ class MemberRecord:
 class ResponseRecord:
     """One sampled response.
 
-    `token_ids` int32 [T] and `logprobs` float32 [T] are as sampled (engine's, at the sampling temperature, the end token
-    included when finished). `verdict` is a verdict code of server.rewards, `finish` is "stop", "length" or "abort".
+    `token_ids` int32 [T] and `logprobs` float32 [T] are as sampled (engine's, at the sampling temperature, the end
+    token included when finished). `verdict` is a verdict code of server.rewards; `finish` is "stop", "length" or
+    "abort".
     """
 
     text: str

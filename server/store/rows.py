@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
 from server.store import schema
 from server.store.counts import (
     MEMBER_COUNTS,
@@ -46,7 +47,7 @@ class MetricSums:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sums:
-    """Everything cumulative of a run: member [N, names], pair and pair_sums [N, N, names], metrics by (name id, slot)."""
+    """All that is cumulative: member [N, names], pair and pair_sums [N, N, names], metrics by (name id, slot)."""
 
     member: Ints
     pair: Ints
@@ -102,8 +103,9 @@ def _response_rows(identity: int, group: GroupRecord) -> Rows:
     return [
         {
             "group_id": identity, "index": index, "reward": finite(response.reward),
-            "advantage": finite(response.advantage), "tokens": response.token_ids.size, "verdict": int(response.verdict),
-            "finish": response.finish, "weight_version": int(response.weight_version),
+            "advantage": finite(response.advantage), "tokens": response.token_ids.size,
+            "verdict": int(response.verdict), "finish": response.finish,
+            "weight_version": int(response.weight_version),
         }
         for index, response in enumerate(group.responses)
     ]  # fmt: skip
@@ -112,8 +114,8 @@ def _response_rows(identity: int, group: GroupRecord) -> Rows:
 def shard_rows(run: int, step: int, shards: Mapping[int, Shard]) -> Rows:
     return [
         {
-            "run": run, "step": step, "member": member, "path": shard.path, "sha256": shard.sha256, "bytes": shard.bytes,
-            "groups": shard.groups, "responses": shard.responses, "format": FORMAT,
+            "run": run, "step": step, "member": member, "path": shard.path, "sha256": shard.sha256,
+            "bytes": shard.bytes, "groups": shard.groups, "responses": shard.responses, "format": FORMAT,
         }
         for member, shard in shards.items()
     ]  # fmt: skip
@@ -152,9 +154,10 @@ def transfer_rows(
         )  # fmt: skip
         grafted.extend(
             {
-                **key, "index": int(one.index), "s": finite(one.s), "weight": finite(one.weight), "refusal": one.refusal,
-                "receiver_tokens": int(one.receiver_tokens), "receiver_logprob": finite(one.receiver_logprob),
-                "source_tokens": int(one.source_tokens), "source_logprob": finite(one.source_logprob),
+                **key, "index": int(one.index), "s": finite(one.s), "weight": finite(one.weight),
+                "refusal": one.refusal, "receiver_tokens": int(one.receiver_tokens),
+                "receiver_logprob": finite(one.receiver_logprob), "source_tokens": int(one.source_tokens),
+                "source_logprob": finite(one.source_logprob),
             }
             for one in transfer.responses
         )  # fmt: skip
@@ -191,7 +194,8 @@ def metric_rows(run: int, step: int, metrics: Mapping[tuple[int, int], MetricRec
                 "run": run, "name": key[0], "member": key[1], "step": step, "numerator": finite(metric.numerator),
                 "denominator": finite(metric.denominator), "finite": is_finite(metric),
                 "sum_numerator": total.numerator, "sum_numerator_low": total.numerator_low,
-                "sum_denominator": total.denominator, "count_finite": total.finite, "count_not_finite": total.not_finite,
+                "sum_denominator": total.denominator, "count_finite": total.finite,
+                "count_not_finite": total.not_finite,
             }
         )  # fmt: skip
     return rows

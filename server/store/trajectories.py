@@ -128,7 +128,7 @@ def remove_shards(root: Path, paths: Iterable[str]) -> None:
 
 
 def sweep(root: Path, run: str, named: set[str]) -> int:
-    """Remove a run's files that no row names, half-written ones too; how many. Only for the holder of the run's lease."""
+    """Remove a run's files that no row names, half-written ones too; how many. Only for the holder of its lease."""
     folder = root / run
     if not folder.is_dir():
         return 0

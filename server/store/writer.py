@@ -104,9 +104,10 @@ class Writer:
                 )
             connection.execute(
                 insert(runs).values(
-                    id=identity, uid=run.uid, name=run.name, method=run.method, status="running", message="", created=now,
-                    heartbeat=now, total_steps=run.total_steps, seed=run.seed, config=json.dumps(dict(run.config)),
-                    revision=1, writer=str(Holder.this_process()), lease_epoch=1, lease_until=now + self._lease_seconds,
+                    id=identity, uid=run.uid, name=run.name, method=run.method, status="running", message="",
+                    created=now, heartbeat=now, total_steps=run.total_steps, seed=run.seed,
+                    config=json.dumps(dict(run.config)), revision=1, writer=str(Holder.this_process()), lease_epoch=1,
+                    lease_until=now + self._lease_seconds,
                 )
             )  # fmt: skip
             for slot, member in enumerate(run.members):
@@ -141,7 +142,8 @@ class Writer:
                 update(runs).where(runs.c.id == run.id).values(
                     status="running", message="", heartbeat=now, revision=run.revision + 1,
                     first_step=run.first_step if step else None, last_step=step or None,
-                    writer=str(Holder.this_process()), lease_epoch=run.lease_epoch + 1, lease_until=now + self._lease_seconds,
+                    writer=str(Holder.this_process()), lease_epoch=run.lease_epoch + 1,
+                    lease_until=now + self._lease_seconds,
                 )
             )  # fmt: skip
             members = load_members(connection, run.id)

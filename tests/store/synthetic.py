@@ -69,7 +69,9 @@ class Scenario:
 
     def run(self) -> RunRecord:
         members = tuple(
-            MemberRecord(name, f"org/{name}", name.split("-")[0], hashlib.sha256(name.encode()).hexdigest(), 10**6 * (i + 1))
+            MemberRecord(
+                name, f"org/{name}", name.split("-")[0], hashlib.sha256(name.encode()).hexdigest(), 10**6 * (i + 1)
+            )
             for i, name in enumerate(self.names)
         )
         config = {"seed": self.seed, "method": self.method, "exchange": {"floor": FLOOR, "balance": "circulation"}}
@@ -82,17 +84,16 @@ class Scenario:
         rng = np.random.default_rng([self.seed, step])
         pool = self.pool()
         prompts = tuple(pool[i] for i in rng.permutation(len(pool))[: self.prompts])
-        groups = tuple(
-            self._group(rng, step, slot, prompt) for slot in range(self.members) for prompt in prompts
-        )
+        groups = tuple(self._group(rng, step, slot, prompt) for slot in range(self.members) for prompt in prompts)
         transfers = self._transfers(rng, groups)
         events = () if step % 7 else (EventRecord("warning", f"a grader was restarted in step {step}", self.names[0]),)
         return StepRecord(step, prompts, groups, transfers, self._metrics(rng, step, groups), events)
 
     def _group(self, rng: np.random.Generator, step: int, slot: int, prompt: PromptRecord) -> GroupRecord:
         topic = TOPICS.index(prompt.subject or TOPICS[0])
-        # Each member is good at other topics, and all get better.
-        logit = 2.5 * math.cos(1.9 * slot - 1.57 * topic) - 0.6 * ((prompt.level or 1) - 2) + 2.0 * step / (self.steps + 5) - 1
+        # Each member is good at other topics, prompts differ in how hard they are, and all get better.
+        hardness = 3.0 * (prompt.key % 1009 / 1009 - 0.5) + 0.6 * ((prompt.level or 1) - 2)
+        logit = 2.5 * math.cos(1.9 * slot - 1.57 * topic) - hardness + 2.0 * step / (self.steps + 5) - 2
         right = rng.random(self.n) < 1 / (1 + math.exp(-logit))
         failed = rng.random(self.n) < self.error_share
         rewards = np.where(failed, 0.0, right.astype(float))
@@ -133,22 +134,29 @@ class Scenario:
                 continue
             source = max(sources, key=lambda peer: peer.successes)
             held_out = bool(rng.random() < self.held_out_share)
-            grafted = () if held_out else tuple(self._grafted(rng, i, one) for i, one in enumerate(source.responses))
+            # Some groups suit the receiver badly as a whole.
+            fit = 0.3 if rng.random() < 0.15 else 1.1
+            moved = () if held_out else source.responses
+            grafted = tuple(self._grafted(rng, fit, i, one) for i, one in enumerate(moved))
             value = source.successes / source.n
             transfers.append(
-                TransferRecord(group.member, source.member, group.prompt, value, bool(rng.random() < 0.2), held_out, grafted)
+                TransferRecord(
+                    group.member, source.member, group.prompt, value, bool(rng.random() < 0.2), held_out, grafted
+                )
             )
         return tuple(transfers)
 
-    def _grafted(self, rng: np.random.Generator, index: int, source: ResponseRecord) -> GraftedRecord:
+    def _grafted(self, rng: np.random.Generator, fit: float, index: int, source: ResponseRecord) -> GraftedRecord:
         length, total = len(source.token_ids), float(source.logprobs.sum())
         if rng.random() < 0.06:
             reason = ("too_long", "round_trip")[int(rng.random() < 0.5)]
             return GraftedRecord(index, None, 0.0, reason, 0, None, length, total)
-        s = float(rng.beta(6, 1.5) * 1.1)
+        s = float(rng.beta(6, 1.5) * fit)
         refusal = None if s >= FLOOR else "floor"
         receiver_total = total + length * math.log(s)
-        return GraftedRecord(index, s, min(s, 1.0) if refusal is None else 0.0, refusal, length + 1, receiver_total, length, total)
+        return GraftedRecord(
+            index, s, min(s, 1.0) if refusal is None else 0.0, refusal, length + 1, receiver_total, length, total
+        )
 
     def _metrics(
         self, rng: np.random.Generator, step: int, groups: tuple[GroupRecord, ...]
@@ -157,7 +165,11 @@ class Scenario:
         for slot, name in enumerate(self.names):
             own = [response for group in groups if group.member == name for response in group.responses]
             tokens = float(sum(response.token_ids.size for response in own))
-            loss = math.nan if step == self.nan_loss_at and slot == 0 else 1.2 * math.exp(-step / 15) + 0.05 * rng.standard_normal()
+            loss = (
+                math.nan
+                if step == self.nan_loss_at and slot == 0
+                else 1.2 * math.exp(-step / 15) + 0.05 * rng.standard_normal()
+            )
             values: dict[str, tuple[float, float]] = {
                 "loss": (4 * loss, 4.0),
                 "grad_norm": (4 * float(rng.gamma(4, 0.1)), 4.0),

@@ -1,0 +1,157 @@
+"""Queries for runs as a whole: their list, events, evaluations and the store's size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Row, func, select
+
+from server.store import schema
+from server.store.connections import Location
+from server.store.records import MemberRecord, StoreError
+from server.store.run_state import load_members
+from server.store.views import EvaluationSummary, EventInfo, RunInfo
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """A run as the queries need it; `first` and `last` are 1 and 0 while nothing is committed."""
+
+    id: int
+    uid: str
+    members: tuple[str, ...]
+    first: int
+    last: int
+
+    def slot(self, member: str) -> int:
+        if member not in self.members:
+            raise StoreError(f"store: run {self.uid} has no member {member!r}; it has {', '.join(self.members)}")
+        return self.members.index(member)
+
+
+def resolve(connection: Connection, run: str) -> RunKey:
+    """The run with this uid, or the one created last for "latest"."""
+    row = _run_row(connection, run)
+    members = tuple(member.name for member in load_members(connection, row.id))
+    return RunKey(row.id, row.uid, members, row.first_step or 1, row.last_step or 0)
+
+
+def _run_row(connection: Connection, run: str) -> Row[Any]:
+    table = schema.runs
+    newest = select(table).order_by(table.c.created.desc(), table.c.id.desc()).limit(1)
+    row = connection.execute(newest if run == "latest" else select(table).where(table.c.uid == run)).one_or_none()
+    if row is None:
+        known = ", ".join(connection.scalars(select(table.c.uid).order_by(table.c.id.desc()).limit(5)))
+        raise StoreError(f"store: no run {run!r}; the newest are: {known}" if known else "store: no run yet")
+    return row
+
+
+def revision(connection: Connection, run: str) -> int:
+    return int(_run_row(connection, run).revision)
+
+
+def run_infos(connection: Connection) -> list[RunInfo]:
+    table = schema.runs
+    rows = connection.execute(select(table).order_by(table.c.created.desc(), table.c.id.desc())).all()
+    return [_info(row, load_members(connection, row.id)) for row in rows]
+
+
+def run_info(connection: Connection, run: str) -> RunInfo:
+    row = _run_row(connection, run)
+    return _info(row, load_members(connection, row.id))
+
+
+def _info(row: Row[Any], members: tuple[MemberRecord, ...]) -> RunInfo:
+    return RunInfo(
+        uid=row.uid,
+        name=row.name,
+        method=row.method,
+        status=row.status,
+        message=row.message,
+        created=row.created,
+        heartbeat=row.heartbeat,
+        total_steps=row.total_steps,
+        first_step=row.first_step,
+        last_step=row.last_step,
+        config=json.loads(row.config),
+        members=members,
+        seed=row.seed,
+    )
+
+
+def events(connection: Connection, key: RunKey, limit: int) -> list[EventInfo]:
+    table = schema.events
+    rows = connection.execute(select(table).where(table.c.run == key.id).order_by(table.c.id.desc()).limit(limit))
+    return [EventInfo(row.id, row.created, row.level, row.message, row.member, row.step) for row in rows]
+
+
+def evaluations(connection: Connection, key: RunKey) -> list[EvaluationSummary]:
+    table = schema.evaluations
+    order = (table.c.benchmark, table.c.step, table.c.member)
+    rows = connection.execute(select(table).where(table.c.run == key.id).order_by(*order))
+    return [
+        EvaluationSummary(
+            member=key.members[row.member],
+            benchmark=row.benchmark,
+            step=row.step,
+            mean=_or_nan(row.mean),
+            low=_or_nan(row.low),
+            high=_or_nan(row.high),
+            problems=row.problems,
+            responses=row.responses,
+            temperature=row.temperature,
+            seeds=row.seeds,
+        )
+        for row in rows
+    ]
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def evaluation_problems(
+    connection: Connection, key: RunKey, benchmark: str, step: int, member: str
+) -> tuple[Ints, Ints, Ints]:
+    table = schema.evaluation_problems
+    rows = connection.execute(
+        select(table.c.prompt, func.sum(table.c.correct), func.sum(table.c.responses))
+        .where(
+            table.c.run == key.id,
+            table.c.step == step,
+            table.c.benchmark == benchmark,
+            table.c.member == key.slot(member),
+        )
+        .group_by(table.c.prompt)
+        .order_by(table.c.prompt)
+    ).all()
+    table_of_rows = np.array([tuple(row) for row in rows], np.int64).reshape(-1, 3)
+    return table_of_rows[:, 0], table_of_rows[:, 1], table_of_rows[:, 2]
+
+
+def size(connection: Connection, location: Location) -> dict[str, int]:
+    files = (location.database, location.database.with_name(location.database.name + "-wal"))
+    shards = schema.shards
+    totals = connection.execute(
+        select(func.count(), func.sum(shards.c.bytes), func.sum(shards.c.groups), func.sum(shards.c.responses))
+    ).one()
+    return {
+        "database_bytes": sum(file.stat().st_size for file in files if file.exists()),
+        "trajectory_bytes": int(totals[1] or 0),
+        "runs": _count(connection, schema.runs.c.id),
+        "steps": _count(connection, schema.steps.c.step),
+        "groups": int(totals[2] or 0),
+        "responses": int(totals[3] or 0),
+        "shards": int(totals[0]),
+        "prompts": _count(connection, schema.prompts.c.key),
+    }
+
+
+def _count(connection: Connection, column: Any) -> int:
+    return int(connection.scalar(select(func.count(column))) or 0)
