@@ -1,7 +1,7 @@
 # Every target builds the environment it needs; nothing needs root except the browser for `make test`.
 PY := .venv/bin/python
 GRAFT := .venv/bin/graft
-STORE ?= runs/demo/store.db
+STORE ?= sqlite:///runs/graft.db
 ARGS ?=
 
 .PHONY: help setup demo demo-compare dashboard test browser lint format bench clean distclean
@@ -30,7 +30,7 @@ demo-compare: setup
 	@$(GRAFT) compare configs/demo.yaml $(ARGS)
 
 dashboard: setup
-	@$(GRAFT) dashboard $(STORE) $(ARGS)
+	@$(GRAFT) dashboard --store $(STORE) $(ARGS)
 
 lint: setup
 	@$(PY) -m ruff check .
