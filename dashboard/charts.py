@@ -1,0 +1,402 @@
+"""Chart specifications as plain Vega-Lite dictionaries: pure functions of names, colours and sizes, never of data.
+
+Streamlit keeps a chart's node while only its data change, so everything that moves with a step is a data column and the
+specification stays the same. Data go in by `with_data`, as named frames whose columns each builder's docstring lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from dashboard.palette import Inks, member_colour, member_dash
+
+Spec = dict[str, Any]
+
+_FONT = '"Source Sans", "Source Sans Pro", sans-serif'
+_AS_PERCENT = "format(datum.value, '.1~%')"
+
+
+def with_data(spec: Spec, **frames: pd.DataFrame) -> Spec:
+    """The specification with its named frames, ready for `st.vega_lite_chart`."""
+    return {**spec, "datasets": frames}
+
+
+def base(colours: Inks, height: int, description: str) -> Spec:
+    """Size, font, axes and legend that all charts share. No blank strip below: the bottom padding is ours."""
+    return {
+        "width": "container",
+        "height": height,
+        "padding": {"left": 2, "right": 6, "top": 4, "bottom": 2},
+        "autosize": {"type": "fit", "contains": "padding"},
+        "description": description,
+        "config": {
+            "background": "transparent",
+            "font": _FONT,
+            "view": {"stroke": None},
+            "axis": {
+                "labelColor": colours.muted,
+                "titleColor": colours.muted,
+                "labelFontSize": 12,
+                "titleFontSize": 12,
+                "titleFontWeight": "normal",
+                "gridColor": colours.grid,
+                "domain": False,
+                "ticks": False,
+                "labelPadding": 6,
+                "titlePadding": 8,
+            },
+            "legend": {
+                "labelColor": colours.ink,
+                "labelFontSize": 12,
+                "symbolSize": 130,
+                "symbolStrokeWidth": 3,
+                "rowPadding": 3,
+                "columnPadding": 14,
+                "labelLimit": 160,
+                "title": None,
+            },
+            "text": {"font": _FONT},
+        },
+    }
+
+
+def member_scale(labels: Sequence[str], colours: Inks, slots: Sequence[int] | None = None) -> Spec:
+    """A colour encoding of the column `member` (labels), each in its slot's colour, with a legend above the chart."""
+    slots = range(len(labels)) if slots is None else slots
+    return {
+        "field": "member",
+        "type": "nominal",
+        "sort": list(labels),
+        "scale": {"domain": list(labels), "range": [member_colour(colours, slot) for slot in slots]},
+        "legend": {
+            "orient": "top",
+            "columns": 3 if len(labels) <= 6 else 4,
+            "symbolType": "stroke",
+            "offset": 8,
+        },
+    }
+
+
+def _dashes(labels: Sequence[str], colours: Inks, slots: Sequence[int] | None) -> Spec:
+    slots = range(len(labels)) if slots is None else slots
+    ranges = [member_dash(slot, colours) for slot in slots]
+    return {"field": "member", "type": "nominal", "scale": {"domain": list(labels), "range": ranges}, "legend": None}
+
+
+def curves(
+    labels: Sequence[str],
+    colours: Inks,
+    *,
+    quantity: str,
+    height: int = 250,
+    slots: Sequence[int] | None = None,
+    means: bool = False,
+    percent: bool = True,
+) -> Spec:
+    """Lines over training steps with 95 % bands, one line a member.
+
+    Frame "curves": member (label), step (x position), value, low, high, lone (a point that no line would show).
+    Frame "hover": step, steps (text), m0 .. mK (text per member, in the order of `labels`).
+    Frame "means" (with means=True): member, value; dotted lines over the whole range.
+    Missing values are gaps: nothing is interpolated.
+    """
+    colour = member_scale(labels, colours, slots)
+    axis = {"title": None, "tickCount": 5, "format": ".0%" if percent else "~g"}
+    x = {
+        "field": "step",
+        "type": "quantitative",
+        "title": "training step",
+        "scale": {"nice": False, "zero": False, "padding": 4},
+        "axis": {"grid": False, "format": ",d", "tickMinStep": 1, "tickCount": 6},
+    }
+    y = {"field": "value", "type": "quantitative", "scale": {"zero": False, "nice": True}, "axis": axis}
+    bounds = {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": {**colour, "legend": None}}
+    layers: list[Spec] = [
+        {"mark": {"type": "area", "opacity": 0.16, "invalid": "break-paths-filter-domains"}, "encoding": bounds},
+        {
+            "mark": {"type": "line", "strokeWidth": 2, "strokeJoin": "round", "invalid": "break-paths-filter-domains"},
+            "encoding": {"y": y, "color": colour, "strokeDash": _dashes(labels, colours, slots)},
+        },
+        {
+            "transform": [{"filter": "datum.lone"}],
+            "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.55},
+            "encoding": bounds,
+        },
+        {
+            "transform": [{"filter": "datum.lone"}],
+            "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
+            "encoding": {"y": y, "color": {**colour, "legend": None}},
+        },
+    ]
+    for layer in layers:
+        layer["data"] = {"name": "curves"}
+        layer["encoding"]["x"] = x
+    if means:
+        layers.append(_mean_lines(colour, y))
+    layers.append(_hover_rule(labels, colours, x))
+    return {**base(colours, height, f"{quantity} of every member over training steps"), "layer": layers}
+
+
+def _mean_lines(colour: Spec, y: Spec) -> Spec:
+    return {
+        "data": {"name": "means"},
+        "mark": {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5, "opacity": 0.9},
+        "encoding": {"y": y, "color": {**colour, "legend": None}},
+    }
+
+
+def _hover_rule(labels: Sequence[str], colours: Inks, x: Spec) -> Spec:
+    """A rule at the bucket nearest to the pointer; its tooltip reads out every member there."""
+    nearest = {"type": "point", "on": "pointermove", "nearest": True, "clear": "pointerout", "fields": ["step"]}
+    tooltip = [{"field": "steps", "type": "nominal", "title": "steps"}]
+    tooltip += [{"field": f"m{slot}", "type": "nominal", "title": label} for slot, label in enumerate(labels)]
+    shown = {"condition": {"param": "near", "empty": False, "value": 0.8}, "value": 0}
+    return {
+        "data": {"name": "hover"},
+        "params": [{"name": "near", "select": nearest}],
+        "mark": {"type": "rule", "color": colours.muted, "strokeWidth": 1},
+        "encoding": {"x": x, "opacity": shown, "tooltip": tooltip},
+    }
+
+
+def heatmap(labels: Sequence[str], colours: Inks, *, height: int) -> Spec:
+    """The N x N complementarity matrix: rows fail, columns solve; a click selects (i, j) as the parameter "cell".
+
+    Frame "cells": i, j (slots), row, column (labels), value (share or null), main, support (texts in the cell),
+    selected, solved, range (texts for the tooltip). Cells without a value are drawn empty, the diagonal is left out.
+    """
+    order = list(labels)
+    side = {"type": "nominal", "sort": order, "scale": {"domain": order, "paddingInner": 0.05, "paddingOuter": 0.02}}
+    axis: Spec = {"grid": False, "labelLimit": 150, "labelColor": colours.ink}
+    column_axis = {**axis, "orient": "top", "title": "solves (column)", "labelAngle": 0, "labelOverlap": False}
+    if len(order) > 6:
+        column_axis |= {"labelAngle": -35, "labelAlign": "left", "labelBaseline": "bottom"}
+    x = {"field": "column", **side, "axis": column_axis}
+    y = {"field": "row", **side, "axis": {**axis, "title": "fails every rollout (row)"}}
+    ramp = {"domain": [0, 1], "range": list(colours.ramp), "clamp": True}
+    legend = {
+        "orient": "bottom",
+        "direction": "horizontal",
+        "gradientLength": 180,
+        "gradientThickness": 8,
+        "format": ".0%",
+        "values": [0, 0.25, 0.5, 0.75, 1],
+        "labelColor": colours.muted,
+        "offset": 10,
+    }
+    tooltip = [
+        {"field": "row", "type": "nominal", "title": "fails"},
+        {"field": "column", "type": "nominal", "title": "solves"},
+        {"field": "solved", "type": "nominal", "title": "groups"},
+        {"field": "range", "type": "nominal", "title": "share, 95 %"},
+    ]
+    fill = {"condition": {"test": "!isValid(datum.value)", "value": "transparent"}}
+    ink = {
+        "condition": [
+            {"test": "!isValid(datum.value)", "value": colours.muted},
+            {"test": f"datum.value >= {colours.flip}", "value": colours.on_far},
+        ],
+        "value": colours.on_near,
+    }
+    click = {"type": "point", "fields": ["i", "j"], "on": "click", "toggle": False, "clear": False}
+    big = {"expr": "max(10, min(17, bandwidth('x') / 3.6))"}
+    small = {"expr": "max(9, min(12, bandwidth('x') / 5.2))"}
+    return {
+        **base(colours, height, "Share of each row's all-fail groups that each column's member solved"),
+        "data": {"name": "cells"},
+        "encoding": {"x": x, "y": y},
+        "layer": [
+            {
+                "params": [{"name": "cell", "select": click}],
+                "mark": {
+                    "type": "rect",
+                    "cornerRadius": 2,
+                    "stroke": colours.faint,
+                    "strokeWidth": 1,
+                    "cursor": "pointer",
+                },
+                "encoding": {
+                    "color": {"field": "value", "type": "quantitative", "scale": ramp, "legend": legend, **fill},
+                    "tooltip": tooltip,
+                },
+            },
+            {
+                "transform": [{"filter": "datum.selected"}],
+                "mark": {"type": "rect", "fillOpacity": 0, "stroke": colours.ring, "strokeWidth": 3, "cornerRadius": 3},
+            },
+            {
+                "mark": {"type": "text", "dy": -7, "fontWeight": 600, "fontSize": big, "cursor": "pointer"},
+                "encoding": {"text": {"field": "main", "type": "nominal"}, "color": ink},
+            },
+            {
+                "mark": {"type": "text", "dy": 10, "fontSize": small, "cursor": "pointer"},
+                "encoding": {"text": {"field": "support", "type": "nominal"}, "color": ink},
+            },
+        ],
+    }
+
+
+def success_patterns(labels: Sequence[str], colours: Inks, *, bars: int = 110, row: int = 20) -> Spec:
+    """Which members solved the same group: bars over a matrix of dots (an UpSet plot), in one view with two y scales.
+
+    Frame "patterns": rank, share, text (above the bar), detail (tooltip). Frame "dots": rank, member (label), solved.
+    Frame "links": rank, top, bottom (labels of a pattern's first and last solver).
+    """
+    order = list(labels)
+    top, bottom = bars + 14, bars + 14 + row * len(order)
+    x = {
+        "field": "rank",
+        "type": "ordinal",
+        "axis": None,
+        "scale": {"paddingInner": 0.25, "paddingOuter": 0.1},
+    }
+    height_scale = {"range": [bars, 16], "zero": True, "nice": False}
+    share_axis = {"title": None, "format": ".0%", "tickCount": 3}
+    y = {"field": "share", "type": "quantitative", "scale": height_scale, "axis": share_axis}
+    places = {"domain": order, "range": [top, bottom]}
+    who = {
+        "field": "member",
+        "type": "nominal",
+        "sort": order,
+        "scale": places,
+        "axis": {"title": None, "grid": False, "labelLimit": 130, "labelColor": colours.ink},
+    }
+    dot = {"condition": {"test": "datum.solved", "value": colours.accent}, "value": colours.faint}
+    tooltip = [{"field": "detail", "type": "nominal", "title": "solved by"}, {"field": "text", "title": "share"}]
+    linked = {**who, "axis": None}
+    return {
+        **base(colours, bottom, "How often each set of members solved the same prompt"),
+        "resolve": {"scale": {"y": "independent"}},
+        "layer": [
+            {
+                "data": {"name": "patterns"},
+                "encoding": {"x": x, "y": y},
+                "layer": [
+                    {
+                        "mark": {"type": "bar", "color": colours.accent, "cornerRadiusEnd": 2},
+                        "encoding": {"tooltip": tooltip},
+                    },
+                    {
+                        "mark": {"type": "text", "dy": -8, "fontSize": 11, "color": colours.muted},
+                        "encoding": {"text": {"field": "text", "type": "nominal"}},
+                    },
+                ],
+            },
+            {
+                "encoding": {"x": x},
+                "layer": [
+                    {
+                        "data": {"name": "links"},
+                        "mark": {"type": "rule", "strokeWidth": 2.5, "color": colours.accent},
+                        "encoding": {"y": {**linked, "field": "top"}, "y2": {"field": "bottom"}},
+                    },
+                    {
+                        "data": {"name": "dots"},
+                        "mark": {"type": "circle", "size": 90, "opacity": 1},
+                        "encoding": {"y": who, "color": dot},
+                    },
+                ],
+            },
+        ],
+    }
+
+
+def before_after(labels: Sequence[str], colours: Inks, *, row: int = 34) -> Spec:
+    """Held-out accuracy before training (hollow) and now (filled), each with its 95 % interval.
+
+    Frame "scores": member (label), when ("before" or "now"), value, low, high, detail (tooltip text).
+    Frame "moves": member, start, end (values joined by a line), text (beside the row).
+    """
+    order = list(labels)
+    y = {
+        "field": "member",
+        "type": "nominal",
+        "sort": order,
+        "scale": {"domain": order},
+        "axis": {"title": None, "grid": False, "labelLimit": 130, "labelColor": colours.ink},
+    }
+    x = {
+        "field": "value",
+        "type": "quantitative",
+        "scale": {"zero": False, "nice": True, "padding": 8},
+        "axis": {"title": "held-out accuracy", "format": ".0%", "tickCount": 5},
+    }
+    colour = {**member_scale(order, colours), "legend": None}
+    tooltip = [{"field": "when", "title": "when"}, {"field": "detail", "title": "accuracy"}]
+    shape: Spec = {"size": 90, "opacity": 1, "strokeWidth": 2}
+    shift = {"field": "when", "type": "nominal", "sort": ["before", "now"]}
+    return {
+        **base(colours, row * len(order), "Held-out accuracy of every member before training and now"),
+        "height": {"step": row / 2},
+        "encoding": {"y": y, "yOffset": shift},
+        "layer": [
+            {
+                "data": {"name": "scores"},
+                "mark": {"type": "rule", "strokeWidth": 2.5, "strokeCap": "round"},
+                "encoding": {
+                    "x": {**x, "field": "low"},
+                    "x2": {"field": "high"},
+                    "color": colour,
+                    "opacity": {"condition": {"test": "datum.when == 'now'", "value": 0.9}, "value": 0.4},
+                },
+            },
+            {
+                "data": {"name": "scores"},
+                "transform": [{"filter": "datum.when == 'before'"}],
+                "mark": {"type": "point", "fill": colours.background, **shape},
+                "encoding": {"x": x, "stroke": colour, "tooltip": tooltip},
+            },
+            {
+                "data": {"name": "scores"},
+                "transform": [{"filter": "datum.when == 'now'"}],
+                "mark": {"type": "point", "filled": True, **shape},
+                "encoding": {"x": x, "color": colour, "tooltip": tooltip},
+            },
+        ],
+    }
+
+
+def gate_strip(colours: Inks, *, height: int = 92) -> Spec:
+    """Compatibility s of every response of one transferred group, against the gate's floor.
+
+    Frame "responses": index, s, verdict ("admitted" or "refused"), answer ("right" or "wrong"), detail (tooltip).
+    Frame "floor": floor, text.
+    """
+    x = {
+        "field": "s",
+        "type": "quantitative",
+        "scale": {"zero": False, "nice": True, "padding": 12},
+        "axis": {"title": "compatibility s", "tickCount": 6, "format": ".2~f"},
+    }
+    fates = {"domain": ["admitted", "refused"], "range": [colours.accent, colours.bad]}
+    shapes = {"domain": ["right", "wrong"], "range": ["circle", "cross"]}
+    tooltip = [{"field": "index", "title": "response"}, {"field": "detail", "title": "s"}, {"field": "answer"}]
+    legend = {"orient": "right", "symbolSize": 80, "symbolStrokeWidth": 1}
+    return {
+        **base(colours, height, "Compatibility of every transferred response against the floor"),
+        "layer": [
+            {
+                "data": {"name": "floor"},
+                "mark": {"type": "rule", "strokeDash": [4, 3], "color": colours.ring, "strokeWidth": 1.5},
+                "encoding": {"x": {**x, "field": "floor"}},
+            },
+            {
+                "data": {"name": "floor"},
+                "mark": {"type": "text", "align": "left", "dx": 4, "y": 6, "fontSize": 11, "color": colours.ring},
+                "encoding": {"x": {**x, "field": "floor"}, "text": {"field": "text"}},
+            },
+            {
+                "data": {"name": "responses"},
+                "mark": {"type": "point", "filled": True, "size": 110, "opacity": 0.85},
+                "encoding": {
+                    "x": x,
+                    "color": {"field": "verdict", "type": "nominal", "scale": fates, "legend": legend},
+                    "shape": {"field": "answer", "type": "nominal", "scale": shapes, "legend": legend},
+                    "tooltip": tooltip,
+                },
+            },
+        ],
+    }

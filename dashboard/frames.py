@@ -1,0 +1,238 @@
+"""From the store's arrays to the frames that charts and tables show: pure, no Streamlit, no database.
+
+Shapes as in `server.store.reader`: N members in slot order, histories of B buckets [B, N] and [B, N, N].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dashboard import formats
+from graft.complementarity import wilson_interval
+from server.store.reader import EvaluationSummary, TransferRecord
+
+Array = NDArray[np.float64] | NDArray[np.int64]
+
+# With at most this many buckets every point is marked: a line through two points hides that they are two.
+_MARKED_BUCKETS = 12
+_BUCKET_WIDTHS = (1, 2, 5)
+
+
+def bucket_edges(first: int, last: int, most: int = 60) -> list[int]:
+    """Edges of at most `most` + 1 buckets over the steps first .. last (bucket b: edges[b] + 1 .. edges[b + 1]).
+
+    Inner edges are multiples of a round width (1, 2, 5, 10, 20, ...), so a bucket that is full never changes again as
+    the run goes on.
+    """
+    width = next(
+        base * 10**power
+        for power in range(12)
+        for base in _BUCKET_WIDTHS
+        if last - first + 1 <= (most - 1) * base * 10**power or (last - first + 1 <= most and base * 10**power == 1)
+    )
+    inner = range((first - 1) // width * width + width, last, width)
+    return [first - 1, *inner, last]
+
+
+def bucket_text(edges: Sequence[int], bucket: int) -> str:
+    """The steps of a bucket: "441" or "436–440"."""
+    low, high = edges[bucket] + 1, edges[bucket + 1]
+    return formats.count(low) if low == high else f"{formats.count(low)}–{formats.count(high)}"
+
+
+def wilson(k: Array, n: Array) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """(share, low, high) of k of n in any shape, NaN where n is 0."""
+    counts = np.asarray(n, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(counts > 0, np.asarray(k, dtype=np.float64) / counts, np.nan)
+    bounds = np.full((2, counts.size), np.nan)
+    for place, (hits, total) in enumerate(zip(np.ravel(k).tolist(), counts.ravel().tolist(), strict=True)):
+        if total > 0:
+            bounds[:, place] = wilson_interval(int(hits), int(total))
+    low, high = bounds.reshape(2, *counts.shape)
+    return share, low, high
+
+
+def rate_curves(labels: Sequence[str], edges: Sequence[int], k: Array, n: Array) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Frames "curves" and "hover" of `charts.curves` for the shares k / n, [B, K] each, K being the labels' length."""
+    share, low, high = wilson(k, n)
+    buckets, members = share.shape
+    at = np.asarray(edges[1:], dtype=np.int64)
+    curves = pd.DataFrame(
+        {
+            "member": np.tile(np.asarray(labels, dtype=object), buckets),
+            "step": np.repeat(at, members),
+            "value": share.ravel(),
+            "low": low.ravel(),
+            "high": high.ravel(),
+            "lone": _lone(share).ravel(),
+        }
+    )
+    hover = pd.DataFrame({"step": at, "steps": [bucket_text(edges, bucket) for bucket in range(buckets)]})
+    for slot in range(members):
+        hover[f"m{slot}"] = [
+            f"{formats.rate(hits, total)} ({formats.count(hits)}/{formats.count(total)})" if total else formats.MISSING
+            for hits, total in zip(k[:, slot].tolist(), n[:, slot].tolist(), strict=True)
+        ]
+    return curves, hover
+
+
+def mean_lines(labels: Sequence[str], k: Array, n: Array) -> pd.DataFrame:
+    """Frame "means" of `charts.curves`: the pooled share of every label that has one."""
+    rows = [
+        {"member": label, "value": hits / total}
+        for label, hits, total in zip(labels, np.ravel(k).tolist(), np.ravel(n).tolist(), strict=True)
+        if total
+    ]
+    return pd.DataFrame(rows, columns=["member", "value"])
+
+
+def _lone(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Points [B, K] that need a mark of their own: all of them when there are few, else those between two gaps."""
+    there = np.isfinite(values)
+    if len(values) <= _MARKED_BUCKETS:
+        return there
+    padded = np.pad(there, ((1, 1), (0, 0)))
+    return there & ~padded[:-2] & ~padded[2:]
+
+
+def heatmap_cells(labels: Sequence[str], k: Array, n: Array, selected: tuple[int, int] | None) -> pd.DataFrame:
+    """Frame "cells" of `charts.heatmap` from [N, N] counts; the diagonal is left out."""
+    rows = []
+    for i, row in enumerate(labels):
+        for j, column in enumerate(labels):
+            if i == j:
+                continue
+            hits, total = int(k[i, j]), int(n[i, j])
+            rows.append(
+                {
+                    "i": i,
+                    "j": j,
+                    "row": row,
+                    "column": column,
+                    "value": hits / total if total else math.nan,
+                    "main": formats.rate(hits, total, 0) if total else formats.MISSING,
+                    "support": f"n = {formats.count(total)}" if len(labels) <= 5 else f"n {formats.compact(total)}",
+                    "solved": formats.of(hits, total, "all-fail groups"),
+                    "range": f"{formats.rate(hits, total)} ({formats.interval(hits, total)})"
+                    if total
+                    else formats.MISSING,
+                    "selected": (i, j) == selected,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def pattern_frames(
+    labels: Sequence[str], patterns: Sequence[tuple[Sequence[bool], int]], total: int
+) -> dict[str, pd.DataFrame]:
+    """Frames "patterns", "dots" and "links" of `charts.success_patterns`, in the given order."""
+    bars, dots, links = [], [], []
+    for rank, (solved, occurrences) in enumerate(patterns):
+        solvers = [label for label, hit in zip(labels, solved, strict=True) if hit]
+        detail = "nobody" if not solvers else "everybody" if len(solvers) == len(labels) else ", ".join(solvers)
+        share = occurrences / total
+        text = formats.rate(occurrences, total, 0 if share >= 0.095 else 1)
+        bars.append({"rank": rank, "share": share, "text": text.replace("\u00a0%", "%"), "detail": detail})
+        dots += [
+            {"rank": rank, "member": label, "solved": bool(hit)} for label, hit in zip(labels, solved, strict=True)
+        ]
+        if len(solvers) > 1:
+            links.append({"rank": rank, "top": solvers[0], "bottom": solvers[-1]})
+    return {
+        "patterns": pd.DataFrame(bars, columns=["rank", "share", "text", "detail"]),
+        "dots": pd.DataFrame(dots, columns=["rank", "member", "solved"]),
+        "links": pd.DataFrame(links, columns=["rank", "top", "bottom"]),
+    }
+
+
+def before_after(
+    names: Sequence[str], labels: Sequence[str], evaluations: Sequence[EvaluationSummary]
+) -> tuple[pd.DataFrame, list[tuple[str, EvaluationSummary, EvaluationSummary]]]:
+    """Frame "scores" of `charts.before_after`, and (label, first, last) evaluation of every member that has one.
+
+    `evaluations` are of one benchmark. A member evaluated once has only a "before".
+    """
+    rows, moves = [], []
+    for name, label in zip(names, labels, strict=True):
+        own = sorted((e for e in evaluations if e.member == name), key=lambda e: e.step)
+        if not own:
+            continue
+        moves.append((label, own[0], own[-1]))
+        for when, result in [("before", own[0]), ("now", own[-1])][: 1 if len(own) == 1 else 2]:
+            rows.append(
+                {
+                    "member": label,
+                    "when": when,
+                    "value": result.mean,
+                    "low": result.low,
+                    "high": result.high,
+                    "detail": f"{formats.percent(result.mean)} ({formats.span(result.low, result.high)}), "
+                    f"step {formats.count(result.step)}, {formats.count(result.problems)} problems",
+                }
+            )
+    return pd.DataFrame(rows, columns=["member", "when", "value", "low", "high", "detail"]), moves
+
+
+def member_table(
+    labels: Sequence[str],
+    counts: Mapping[str, Array],
+    trend: Sequence[Sequence[float]],
+    metrics: Mapping[str, tuple[Array, Array]],
+) -> pd.DataFrame:
+    """One row a member, everything already text except the trend. `metrics` holds (numerator [N], denominator [N]) of
+    "entropy", "clip_own", "clip_peer" and "tokens_per_second_rollout"."""
+    rows = []
+    for slot, label in enumerate(labels):
+        wins, tries = int(counts["successes"][slot]), int(counts["rollouts"][slot])
+        fails, groups = int(counts["all_fail"][slot]), int(counts["groups"][slot])
+        rows.append(
+            {
+                "Colour": "●",
+                "Member": label,
+                "Accuracy": formats.rate(wins, tries),
+                "95 %": formats.interval(wins, tries),
+                "Rollouts": f"{formats.count(wins)}/{formats.count(tries)}" if tries else formats.MISSING,
+                "Trend": [value for value in trend[slot] if math.isfinite(value)],
+                "All-fail": formats.rate(fails, groups),
+                "95 % ": formats.interval(fails, groups),
+                "Groups": f"{formats.count(fails)}/{formats.count(groups)}" if groups else formats.MISSING,
+                "Entropy": _ratio_text(metrics, "entropy", slot, lambda k, n: formats.number(k / n)),
+                "Clip own": _ratio_text(metrics, "clip_own", slot, formats.rate),
+                "Clip peer": _ratio_text(metrics, "clip_peer", slot, formats.rate),
+                "Tokens/s": _ratio_text(metrics, "tokens_per_second_rollout", slot, lambda k, n: formats.count(k / n)),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _ratio_text(
+    metrics: Mapping[str, tuple[Array, Array]], name: str, slot: int, text: Callable[[float, float], str]
+) -> str:
+    numerator, denominator = metrics[name]
+    return text(float(numerator[slot]), float(denominator[slot])) if denominator[slot] else formats.MISSING
+
+
+def gate_frames(transfer: TransferRecord, rewards: Sequence[float], floor: float | None) -> dict[str, pd.DataFrame]:
+    """Frames "responses" and "floor" of `charts.gate_strip`; responses without an s are left out."""
+    rows = [
+        {
+            "index": f"#{response.index}",
+            "s": response.s,
+            "verdict": "admitted" if response.refusal is None else "refused",
+            "answer": "right" if rewards[response.index] > 0 else "wrong",
+            "detail": formats.number(response.s),
+        }
+        for response in transfer.responses
+        if response.s is not None and math.isfinite(response.s)
+    ]
+    floors = [] if floor is None else [{"floor": floor, "text": f"floor {formats.number(floor, 2)}"}]
+    return {
+        "responses": pd.DataFrame(rows, columns=["index", "s", "verdict", "answer", "detail"]),
+        "floor": pd.DataFrame(floors, columns=["floor", "text"]),
+    }

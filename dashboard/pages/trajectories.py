@@ -1,0 +1,360 @@
+"""Trajectories: a failed group beside the peer's group that was chosen for its place, response by response."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import streamlit as st
+
+from dashboard import charts, formats, frames, parts, safe_text
+from dashboard.controls import Choice, Pages, Window, integer_parameter, slot_parameter
+from dashboard.source import Source
+from server.store.reader import GraftedRecord, GroupRecord, ResponseRecord, StoreError, Trajectory, TransferRow
+
+ANY = "any"
+VERDICTS = ("admitted", "refused", "held out")
+# Longer responses scroll inside their card; the raw view always has all of it.
+SCROLL_CHARACTERS = 1_100
+SCROLL_HEIGHT = 300
+MATH_CHARACTERS = 6_000
+STEP_ROWS = 5_000
+
+_VERDICT_NOTES = {
+    -1: "no answer found",
+    -2: "grading timed out",
+    -3: "grader crashed",
+    -4: "grading error",
+    -5: "unreadable reference answer",
+    -6: "too long to grade",
+}
+_REFUSALS = {
+    "too_long": "too long for the receiver",
+    "round_trip": "text does not survive the receiver's tokens",
+    "undecodable": "undecodable text",
+    "empty": "empty response",
+}
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which transfers the reader walks through; names as in the store, None for any."""
+
+    receiver: str | None
+    source: str | None
+    verdict: str | None
+
+    def options(self) -> dict[str, str]:
+        return {key: value for key, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One group, and where it lies among the filtered transfers (newest first; None: it is not one of them)."""
+
+    step: int
+    prompt: int
+    receiver: str
+    position: int | None
+    newer: TransferRow | None
+    older: TransferRow | None
+
+
+def draw(source: Source, choice: Choice, pages: Pages) -> None:
+    """The whole page; it never refreshes on its own, so a reader keeps the place."""
+    window = choice.window(source.info)
+    parts.status_line(source, window)
+    if window is None:
+        parts.no_steps(source.info)
+        return
+    filters, raw = _filters(source)
+    with parts.guarded():
+        place, total = _find(source, window, filters)
+        if place is None:
+            with st.container(border=True):
+                parts.nothing(_why_none(filters))
+            return
+        _navigation(source, place, total)
+        _group(source, place, raw)
+
+
+def _why_none(filters: Filters) -> str:
+    if filters.options():
+        return "No transfer matches these filters in these steps."
+    return "No group was transferred in these steps. Groups move where one member fails every rollout and a peer solves some."
+
+
+def _filters(source: Source) -> tuple[Filters, bool]:
+    names = [member.name for member in source.info.members]
+    labels = parts.labels(source.info, 28)
+    by_label = dict(zip(labels, names, strict=True))
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        options = [ANY, *labels]
+        receiver = st.selectbox("Receiver", options, key="rx", bind="query-params", on_change=_newest, width=200)
+        giver = st.selectbox("Source", options, key="tx", bind="query-params", on_change=_newest, width=200)
+        verdict = st.selectbox("Gate", [ANY, *VERDICTS], key="gate", bind="query-params", on_change=_newest, width=140)
+        view = st.segmented_control(
+            "View",
+            ["Math", "Raw"],
+            default="Math",
+            required=True,
+            key="view",
+            bind="query-params",
+            help="Math typesets formulas; Raw shows exactly what the member wrote.",
+        )
+    return Filters(by_label.get(receiver), by_label.get(giver), None if verdict == ANY else verdict), view == "Raw"
+
+
+def _newest() -> None:
+    for name in ("step", "prompt", "receiver", "source"):
+        st.query_params.pop(name, None)
+
+
+def _go(row: TransferRow, slots: dict[str, int]) -> None:
+    st.query_params.update(step=str(row.step), prompt=str(row.prompt), receiver=str(slots[row.receiver]))
+    st.query_params.pop("source", None)
+
+
+def _find(source: Source, window: Window, filters: Filters) -> tuple[Place | None, int]:
+    """The group the address names, else the newest transfer that matches; with its neighbours among the matches."""
+    total = source.ask("transfers", window.first, window.last, limit=1, **filters.options())[1]
+    step, prompt = integer_parameter("step"), integer_parameter("prompt")
+    slot = slot_parameter("receiver", len(source.info.members))
+    if step is None or prompt is None or slot is None:
+        newest = _at(source, window, filters, 0)
+        if newest is None:
+            return None, total
+        return Place(newest.step, newest.prompt, newest.receiver, 0, None, _at(source, window, filters, 1)), total
+    receiver = source.info.members[slot].name
+    later = 0
+    if step < window.last:
+        later = source.ask("transfers", step + 1, window.last, limit=1, **filters.options())[1]
+    same, _ = source.ask("transfers", step, step, limit=STEP_ROWS, **filters.options())
+    inside = next((at for at, row in enumerate(same) if (row.prompt, row.receiver) == (prompt, receiver)), None)
+    if inside is None or not window.first <= step <= window.last:
+        newer, older = _at(source, window, filters, later - 1), _at(source, window, filters, later)
+        return Place(step, prompt, receiver, None, newer, older), total
+    at = later + inside
+    newer, older = _at(source, window, filters, at - 1), _at(source, window, filters, at + 1)
+    return Place(step, prompt, receiver, at, newer, older), total
+
+
+def _at(source: Source, window: Window, filters: Filters, position: int) -> TransferRow | None:
+    if position < 0:
+        return None
+    rows, _ = source.ask("transfers", window.first, window.last, offset=position, limit=1, **filters.options())
+    return rows[0] if rows else None
+
+
+def _navigation(source: Source, place: Place, total: int) -> None:
+    slots = {member.name: slot for slot, member in enumerate(source.info.members)}
+    where = (
+        f"transfer {formats.count(place.position + 1)} of {formats.count(total)}"
+        if place.position is not None
+        else (f"not among the {formats.count(total)} transfers listed")
+    )
+    with st.container(horizontal=True, vertical_alignment="center"):
+        for key, label, row in (("newer", "Newer", place.newer), ("older", "Older", place.older)):
+            st.button(
+                label,
+                icon=":material/chevron_left:" if key == "newer" else ":material/chevron_right:",
+                icon_position="left" if key == "newer" else "right",
+                key=f"trajectory_{key}",
+                on_click=_go,
+                args=(row, slots),
+                disabled=row is None,
+            )
+        st.caption(f"{where} · newest first", width="content")
+        if integer_parameter("step") is None:
+            st.caption("· the address stays on the newest; press a button or")
+            st.button("keep this one", key="trajectory_keep", type="tertiary", on_click=_pin, args=(place, slots))
+
+
+def _pin(place: Place, slots: dict[str, int]) -> None:
+    st.query_params.update(step=str(place.step), prompt=str(place.prompt), receiver=str(slots[place.receiver]))
+
+
+def _group(source: Source, place: Place, raw: bool) -> None:
+    trajectory: Trajectory = source.ask("trajectory", place.step, place.prompt, place.receiver)
+    labels = {
+        member.name: label for member, label in zip(source.info.members, parts.labels(source.info, 28), strict=True)
+    }
+    _prompt(trajectory, place, raw)
+    if trajectory.transfer is not None:
+        _gate(source, trajectory, labels)
+    peer = trajectory.source
+    giver = trajectory.source_member
+    if giver is None:
+        giver, peer = _asked_peer(source, place)
+    left, right = st.columns(2)
+    with left:
+        _own(trajectory.own, labels[place.receiver], trajectory, raw)
+    with right:
+        if giver is None or peer is None:
+            st.markdown("##### No peer group")
+            st.caption("No group was routed to this place in this step.")
+        else:
+            _peer(source, peer, labels[giver], trajectory, raw)
+
+
+def _asked_peer(source: Source, place: Place) -> tuple[str | None, GroupRecord | None]:
+    """The group of the peer the address names, when nothing was routed here."""
+    slot = slot_parameter("source", len(source.info.members))
+    if slot is None or source.info.members[slot].name == place.receiver:
+        return None, None
+    name = source.info.members[slot].name
+    try:
+        return name, source.ask("trajectory", place.step, place.prompt, name).own
+    except StoreError:
+        return None, None
+
+
+def _prompt(trajectory: Trajectory, place: Place, raw: bool) -> None:
+    prompt = trajectory.prompt
+    badges = [f":gray-badge[step {formats.count(place.step)}]"]
+    if prompt.subject:
+        badges.append(f":gray-badge[{safe_text.inline(formats.clean(prompt.subject, 40))}]")
+    if prompt.level is not None:
+        badges.append(f":gray-badge[level {prompt.level}]")
+    answer = formats.clean(prompt.answer, 60)
+    badges.append(f":blue-badge[answer {safe_text.inline(answer)}]")
+    with st.container(border=True, gap="xsmall"):
+        st.markdown(f"**Prompt {prompt.key}** &nbsp;{' '.join(badges)}")
+        _text(prompt.text, raw)
+
+
+def _gate(source: Source, trajectory: Trajectory, labels: dict[str, str]) -> None:
+    """What was transferred, why, and what the gate made of it."""
+    transfer = trajectory.transfer
+    assert transfer is not None
+    floor, normaliser = exchange_settings(source.info.config)
+    with st.container(border=True):
+        facts, strip = st.columns([4, 7], vertical_alignment="center")
+        admitted = sum(response.refusal is None for response in transfer.responses)
+        scores = [response.s for response in transfer.responses if response.s is not None]
+        with facts:
+            st.markdown(
+                f"**{safe_text.inline(labels[transfer.receiver])} ← {safe_text.inline(labels[transfer.source])}** &nbsp;"
+                + _transfer_badge(transfer.held_out, admitted, len(transfer.responses))
+            )
+            lines = [
+                f"expected useful share v = {formats.number(transfer.value)}{' · joined by a tie' if transfer.tie else ''}"
+            ]
+            if transfer.held_out:
+                lines.append("held out: chosen, but withheld as a control")
+            else:
+                mean = formats.number(sum(scores) / len(scores)) if scores else formats.MISSING
+                lines.append(f"{admitted} of {len(transfer.responses)} responses admitted · mean s = {mean}")
+            lines.append(f"s normalised by: {normaliser} · floor {formats.number(floor, 2)}")
+            st.caption("  \n".join(lines))
+        with strip:
+            rewards = [response.reward for response in trajectory.source.responses] if trajectory.source else []
+            shown = frames.gate_frames(transfer, rewards, floor)
+            if len(shown["responses"]):
+                parts.chart(charts.gate_strip(parts.colours()), key="trajectory_gate", **shown)
+            else:
+                parts.nothing(
+                    "Held out groups are not scored." if transfer.held_out else "No response could be scored."
+                )
+
+
+def exchange_settings(config: object) -> tuple[float | None, str]:
+    """(floor, normaliser in words) of a run's configuration; (None, "not recorded") where it does not say."""
+    exchange = config.get("exchange") if isinstance(config, Mapping) else None
+    exchange = exchange if isinstance(exchange, Mapping) else {}
+    floor = exchange.get("floor")
+    words = {
+        "own": "own (each model's mean over its own tokens)",
+        "bytes": "bytes (both sums over the text's UTF-8 bytes)",
+        "reference": "reference (both sums over bytes, at the population's bytes per token)",
+    }
+    normaliser = exchange.get("normaliser")
+    return (
+        float(floor) if isinstance(floor, int | float) else None,
+        words.get(
+            str(normaliser), safe_text.inline(formats.clean(str(normaliser), 40)) if normaliser else "not recorded"
+        ),
+    )
+
+
+def _transfer_badge(held_out: bool, admitted: int, responses: int) -> str:
+    if held_out:
+        return ":violet-badge[held out]"
+    return ":green-badge[grafted]" if admitted else f":orange-badge[refused: none of {responses} admitted]"
+
+
+def _own(group: GroupRecord, label: str, trajectory: Trajectory, raw: bool) -> None:
+    st.markdown(f"##### {safe_text.inline(label)} · own group · {group.successes}/{group.n} solved")
+    transfer = trajectory.transfer
+    if group.errors:
+        note = f"{group.errors} responses could not be graded: the group never moves."
+    elif transfer is not None and not transfer.held_out:
+        grafted = any(response.refusal is None for response in transfer.responses)
+        note = "Replaced by the peer's group." if grafted else "Leaves the update: no peer response was admitted."
+    else:
+        note = "No reward differs, so every advantage is zero." if group.all_fail else "Part of the update."
+    st.caption(note)
+    for index, response in enumerate(group.responses):
+        _response(index, response, None, None, raw)
+
+
+def _peer(source: Source, group: GroupRecord, label: str, trajectory: Trajectory, raw: bool) -> None:
+    transfer = trajectory.transfer
+    kind = "peer's group, not routed" if transfer is None else "held-out group" if transfer.held_out else "peer's group"
+    st.markdown(f"##### {safe_text.inline(label)} · {kind} · {group.successes}/{group.n} solved")
+    if transfer is None:
+        st.caption("It solved the prompt, but the exchange did not choose it for this place.")
+    elif transfer.held_out:
+        st.caption("Withheld as a control: not scored, not trained on.")
+    else:
+        st.caption("Keeps the advantages its own rewards gave it; the weight is min(s, 1) above the floor.")
+    floor, _ = exchange_settings(source.info.config)
+    gate = {response.index: response for response in transfer.responses} if transfer is not None else {}
+    for index, response in enumerate(group.responses):
+        _response(index, response, gate.get(index), floor, raw)
+
+
+def _response(index: int, response: ResponseRecord, gate: GraftedRecord | None, floor: float | None, raw: bool) -> None:
+    badges = [
+        ":green-badge[✓ reward 1]"
+        if response.reward == 1
+        else f":gray-badge[✗ reward {formats.number(response.reward, 0)}]",
+        f":gray-badge[A = {formats.signed(response.advantage)}]",
+    ]
+    if response.verdict in _VERDICT_NOTES:
+        badges.append(f":orange-badge[{_VERDICT_NOTES[response.verdict]}]")
+    if response.finish != "stop":
+        badges.append(
+            ":orange-badge[cut at the length limit]" if response.finish == "length" else ":orange-badge[aborted]"
+        )
+    if gate is not None:
+        badges += gate_badges(gate, floor)
+    tokens = f":gray[{formats.count(len(response.token_ids))} tokens]"
+    with st.container(border=True, gap="xsmall"):
+        st.markdown(f"**#{index}** &nbsp;{' '.join(badges)} {tokens}")
+        _text(response.text, raw)
+
+
+def gate_badges(gate: GraftedRecord, floor: float | None) -> list[str]:
+    """What the gate said about one response: s, then its weight or the reason of its refusal."""
+    badges = [] if gate.s is None else [f":blue-badge[s = {formats.number(gate.s)}]"]
+    if gate.refusal is None:
+        return [*badges, f":green-badge[weight {formats.number(gate.weight, 2)}]"]
+    if gate.refusal == "floor":
+        limit = "the floor" if floor is None else f"floor {formats.number(floor, 2).rstrip('0').rstrip('.')}"
+        return [f":orange-badge[refused: s = {formats.number(gate.s)} ≤ {limit}]"]
+    reason = _REFUSALS.get(gate.refusal, safe_text.inline(formats.clean(gate.refusal, 40)))
+    return [*badges, f":orange-badge[refused: {reason}]"]
+
+
+def _text(text: str, raw: bool) -> None:
+    """Model output: formulas typeset and everything else literal, or exactly the text in a code block."""
+    if not text.strip():
+        st.caption("(empty)")
+        return
+    long = len(text) > SCROLL_CHARACTERS
+    with st.container(height=SCROLL_HEIGHT if long else "content", border=False):
+        if raw:
+            st.code(text, language=None, wrap_lines=True)
+        else:
+            st.markdown(safe_text.math(text, MATH_CHARACTERS))

@@ -1,0 +1,82 @@
+"""Colours of the charts, one set for each theme. A member keeps its colour everywhere: it belongs to its slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Theme = Literal["light", "dark"]
+
+# Past this many members colours repeat and the line gets dashes.
+DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (6, 3), (2, 2), (8, 2, 2, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Inks:
+    """Every colour a chart needs. `members` is Okabe and Ito's colour-blind-safe order, `ramp` is even in CIELAB
+    lightness from the background (0) to the far end (1), `flip` the share from which a cell's text takes `on_far`."""
+
+    background: str
+    ink: str
+    muted: str
+    faint: str
+    grid: str
+    accent: str
+    ring: str
+    good: str
+    bad: str
+    members: tuple[str, ...]
+    ramp: tuple[str, ...]
+    on_near: str
+    on_far: str
+    flip: float
+
+
+LIGHT = Inks(
+    background="#FFFFFF",
+    ink="#1B2430",
+    muted="#5D6979",
+    faint="#DDE3EA",
+    grid="#E6EBF1",
+    accent="#1F6AAE",
+    ring="#D55E00",
+    good="#00835F",
+    bad="#B4500A",
+    members=("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7F7F7F", "#B8A500"),
+    ramp=("#F3F6FA", "#CCDFF0", "#A4C8E6", "#80B0DB", "#5999CF", "#3E80BE", "#1E68AC", "#15528E", "#0B3C71"),
+    on_near="#0E1621",
+    on_far="#FFFFFF",
+    flip=0.62,
+)
+
+DARK = Inks(
+    background="#0F141B",
+    ink="#E4E9F0",
+    muted="#93A1B3",
+    faint="#2A3442",
+    grid="#222B37",
+    accent="#5AA9E6",
+    ring="#F0B341",
+    good="#3CC598",
+    bad="#F09A5A",
+    members=("#4C9FDB", "#F0B341", "#2FBF8F", "#E39AC4", "#8ED0F5", "#F07A3A", "#A8A8A8", "#D9C93B"),
+    ramp=("#18212D", "#1E3657", "#1D4D84", "#2866A4", "#3581C4", "#5E9BD6", "#80B6E7", "#ACD1F2", "#D8EBFB"),
+    on_near="#EEF3F9",
+    on_far="#0B121B",
+    flip=0.46,
+)
+
+
+def inks(theme: str | None) -> Inks:
+    """The colours of a theme; light unless it is "dark"."""
+    return DARK if theme == "dark" else LIGHT
+
+
+def member_colour(colours: Inks, slot: int) -> str:
+    """The colour of the member in this slot (0, 1, ...); repeats after the list's length."""
+    return colours.members[slot % len(colours.members)]
+
+
+def member_dash(slot: int, colours: Inks = LIGHT) -> list[int]:
+    """The line's dash pattern: solid for the first members, another one each time the colours start again."""
+    return list(DASHES[slot // len(colours.members) % len(DASHES)])

@@ -1,0 +1,63 @@
+"""The pages' only way to the store: one read-only reader, and answers cached until the run's revision changes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from dashboard.launch import STORE_VARIABLE
+from server.store.reader import EventInfo, Reader, RunInfo, StoreError, open_reader
+
+LATEST = "latest"
+
+
+def store_url() -> str:
+    """The store this server shows. StoreError when none was named."""
+    url = os.environ.get(STORE_VARIABLE, "")
+    if not url:
+        raise StoreError(f"no store was named: start with `graft dashboard STORE`, or set {STORE_VARIABLE}")
+    return url
+
+
+@st.cache_resource(show_spinner=False, max_entries=4)
+def reader(url: str) -> Reader:
+    """One reader for all sessions of this server; it is safe to use from several threads."""
+    return open_reader(url)
+
+
+@st.cache_data(show_spinner=False, max_entries=256)
+def _answer(url: str, run: str, revision: int, question: str, arguments: tuple, options: tuple) -> Any:
+    return getattr(reader(url), question)(run, *arguments, **dict(options))
+
+
+@dataclass(frozen=True)
+class Source:
+    """One run at one revision; questions of `Reader` about it are answered from the cache where nothing changed."""
+
+    url: str
+    info: RunInfo
+    revision: int
+
+    @classmethod
+    def open(cls, run: str) -> Source:
+        """The run as it is now; StoreError when the store or the run cannot be read."""
+        url = store_url()
+        store = reader(url)
+        info = store.run(run)
+        return cls(url, info, store.revision(info.uid))
+
+    def ask(self, question: str, *arguments: Any, **options: Any) -> Any:
+        """`Reader.question(run, *arguments, **options)`."""
+        return _answer(self.url, self.info.uid, self.revision, question, arguments, tuple(sorted(options.items())))
+
+    def events(self, limit: int) -> list[EventInfo]:
+        """The newest events, newest first."""
+        return self.ask("events", limit)
+
+
+def all_runs() -> list[RunInfo]:
+    """Every run of the store, newest first."""
+    return reader(store_url()).runs()
