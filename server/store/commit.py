@@ -21,7 +21,7 @@ from server.store.records import (
     StoreError,
 )
 from server.store.run_state import HeldRun
-from server.store.trajectories import Shard, remove_shards, write_shard
+from server.store.trajectories import Shard, remove_shards, sync_folder, write_shard
 
 # Bound on the values of one IN (...) list.
 _CHUNK = 500
@@ -52,6 +52,8 @@ def write_shards(root: Path, held: HeldRun, step: StepRecord) -> dict[int, Shard
         for slot, groups in groups_by_slot(held, step).items():
             member = held.members[slot]
             written[slot] = write_shard(root, held.uid, step.step, member.name, member.tokenizer_sha, groups)
+        if written:
+            sync_folder(root / held.uid)
     except BaseException:
         remove_shards(root, (shard.path for shard in written.values()))
         raise

@@ -56,11 +56,12 @@ def locate(url: str) -> Location:
     return Location(Path(parsed.database).expanduser().absolute())
 
 
-def writer_engine(location: Location) -> Engine:
+def writer_engine(location: Location, *, references: bool = True) -> Engine:
     """One connection; every transaction takes the write lock at its start.
 
     A transaction that reads first and writes later fails at once with "database is locked" when another process wrote
     in between, whatever the timeout; hence BEGIN IMMEDIATE. Commits are synced to the disk: one sync a step.
+    Without `references` foreign keys are not enforced, as a migration that copies a table needs.
     """
     kind = _filesystem(location.database.parent)
     if kind in NETWORK_FILESYSTEMS:
@@ -74,7 +75,7 @@ def writer_engine(location: Location) -> Engine:
         if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(f"PRAGMA foreign_keys = {'ON' if references else 'OFF'}")
         return connection
 
     return _engine(connect, "BEGIN IMMEDIATE", connections=1)

@@ -22,7 +22,6 @@ FORMAT = 1
 _SCHEMA = pa.schema(
     [
         pa.field("prompt", pa.int64(), nullable=False),
-        pa.field("index", pa.int16(), nullable=False),
         pa.field("reward", pa.float64(), nullable=False),
         pa.field("advantage", pa.float64(), nullable=False),
         pa.field("verdict", pa.int8(), nullable=False),
@@ -49,7 +48,10 @@ class Shard:
 def write_shard(
     root: Path, run: str, step: int, member: str, tokenizer_sha: str, groups: Sequence[GroupRecord]
 ) -> Shard:
-    """Write one member's groups of a step, record batch b = groups[b]. OSError leaves no file behind."""
+    """Write one member's groups of a step, record batch b = groups[b]. OSError leaves no file behind.
+
+    The content is on the disk when this returns, its name only after `sync_folder(root / run)`.
+    """
     content = _encode(run, step, member, tokenizer_sha, groups)
     digest = hashlib.sha256(content).digest()
     readable = re.sub(r"[^A-Za-z0-9.-]", "-", member)[:80]
@@ -64,7 +66,9 @@ def _encode(run: str, step: int, member: str, tokenizer_sha: str, groups: Sequen
     responses = [response for group in groups for response in group.responses]
     whole = pa.RecordBatch.from_arrays(_columns(groups, responses), schema=schema)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    # Groups are small: handing their columns to other threads costs more than compressing them.
+    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+    with pa.ipc.new_file(sink, schema, options=options) as writer:
         start = 0
         for group in groups:
             writer.write_batch(whole.slice(start, len(group.responses)))
@@ -80,7 +84,6 @@ def _columns(groups: Sequence[GroupRecord], responses: Sequence[ResponseRecord])
     logprobs = np.concatenate([response.logprobs for response in responses]).astype(np.float32, copy=False)
     return [
         pa.array(np.repeat(np.array([group.prompt for group in groups], np.int64), sizes)),
-        pa.array(np.concatenate([np.arange(size, dtype=np.int16) for size in sizes])),
         pa.array([float(response.reward) for response in responses], pa.float64()),
         pa.array([float(response.advantage) for response in responses], pa.float64()),
         pa.array([int(response.verdict) for response in responses], pa.int8()),
@@ -98,7 +101,7 @@ def _encodable(text: str) -> str:
 
 
 def _write_durably(path: Path, content: pa.Buffer) -> None:
-    """Write to a temporary name, sync, rename, sync the folder; on failure the temporary file is removed."""
+    """Write to a temporary name, sync, rename; on failure the temporary file is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -110,10 +113,10 @@ def _write_durably(path: Path, content: pa.Buffer) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
