@@ -39,11 +39,11 @@ def cached_folder(
     *,
     lock_deadline_s: float = 900.0,
 ) -> Path:
-    """The folder `<name>-<hash of the configuration>` of the cache; `build(empty folder)` fills it unless it is there.
+    """The folder of a configuration; `build(empty folder)` fills it unless the cache has it.
 
     Processes that want the same entry wait for one another; CacheBusyError after `lock_deadline_s` seconds.
     """
-    folder = cache_dir / f"{name}-{configuration_hash(configuration)}"
+    folder = entry(cache_dir, name, configuration)
     if is_whole(folder, configuration):
         return folder
     cache_dir.mkdir(parents=True, exist_ok=True)
@@ -58,6 +58,11 @@ def cached_folder(
         unfinished.rename(folder)
         _flush(cache_dir)
     return folder
+
+
+def entry(cache_dir: Path, name: str, configuration: Mapping[str, Any]) -> Path:
+    """Where the folder of a configuration is, or would be."""
+    return cache_dir / f"{name}-{configuration_hash(configuration)}"
 
 
 def is_whole(folder: Path, configuration: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from population.demo.warmstart import WarmStartError, prepare, recipe_for
+from population.demo.warmstart import WarmStartError, find, prepare
 
 MemberProgress = Callable[[str, int, int, float], None]
 """Called in the parent as progress(member, step, total steps, loss)."""
@@ -40,23 +40,24 @@ def prepare_all(
 ) -> dict[str, Path]:
     """Member -> its warm-started folder, `workers` at a time (default: all, but at most one more than there are cores).
 
-    `options` go to `prepare`. WarmStartError names the member that failed, died, or was not ready after `deadline_s`
-    seconds; the other processes are ended first.
+    No process is started for what the cache has. `options` go to `prepare`. ValueError for an unknown member;
+    WarmStartError names the member that failed, died, or was not ready after `deadline_s` seconds, when the other
+    processes have been ended.
     """
-    waiting = list(dict.fromkeys(members))
-    for member in waiting:
-        recipe_for(member, seed=seed)  # an unknown name is an error of the caller, not of a process
+    names = list(dict.fromkeys(members))
+    arguments = {"seed": seed, "cache_dir": str(cache_dir), **options}
+    cached = {name: find(name, **arguments) for name in names}
+    done = {name: folder for name, folder in cached.items() if folder is not None}
+    waiting = [name for name in names if name not in done]
     slots = workers or min(len(waiting), (os.cpu_count() or 1) + 1)
     end = time.monotonic() + deadline_s
-    arguments = {"seed": seed, "cache_dir": str(cache_dir), **options}
     running: list[_Job] = []
-    done: dict[str, Path] = {}
-    names = list(waiting)
     try:
         while waiting or running:
             while waiting and len(running) < slots:
                 running.append(_start(waiting.pop(0), arguments))
-            ready = wait([job.reports for job in running], timeout=max(0.0, end - time.monotonic()))
+            left = end - time.monotonic()
+            ready = wait([job.reports for job in running], timeout=left) if left > 0 else []
             if not ready:
                 late = ", ".join([job.member for job in running] + waiting)
                 raise WarmStartError(f"warm start of {late} not ready after {deadline_s:.0f} s; it can be run again")

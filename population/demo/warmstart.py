@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from population.demo.cache import cached_folder
+from population.demo.cache import cached_folder, entry, is_whole
 from population.demo.corpus import READINGS, examples
 from population.demo.models import MEMBERS, SIZES, Member, build_model, build_tokenizer, save_member
 
@@ -49,6 +49,7 @@ class Recipe:
     seed: int
     steps: int
     size: str = "tiny"
+    initial_std: float = 0.05
     batch_rows: int = 32
     learning_rate: float = 4e-3
     warmup_steps: int = 50
@@ -65,8 +66,14 @@ class Recipe:
             "recipe_version": RECIPE_VERSION,
             "architecture": asdict(SIZES[self.size]),
             "readings": {wording: asdict(reading) for wording, reading in READINGS[self.member].items()},
-            "tokenizer": hashlib.sha256(tokenizer.encode()).hexdigest(),
+            "tokenizer": _digest(tokenizer),
+            "corpus": _digest(repr(examples(self.member, 360, self.seed))),
         }
+
+    @property
+    def name(self) -> str:
+        """The readable part of the cache folder's name."""
+        return f"{self.member}-{self.size}-seed{self.seed}"
 
     def rate(self, step: int) -> float:
         """Learning rate of a step: linear warm-up times a square-root decay that ends at zero."""
@@ -96,7 +103,15 @@ def prepare(
     """
     recipe = recipe_for(member, seed=seed, steps=steps, size=size)
     build = partial(_build, recipe, progress)
-    return cached_folder(Path(cache_dir), f"{member}-seed{seed}", recipe.configuration(), build)
+    return cached_folder(Path(cache_dir), recipe.name, recipe.configuration(), build)
+
+
+def find(member: str, *, seed: int, cache_dir: str | Path, steps: int | None = None, size: str = "tiny") -> Path | None:
+    """The folder that `prepare` would find in the cache, or None; trains nothing."""
+    recipe = recipe_for(member, seed=seed, steps=steps, size=size)
+    configuration = recipe.configuration()
+    folder = entry(Path(cache_dir), recipe.name, configuration)
+    return folder if is_whole(folder, configuration) else None
 
 
 def resolve(model: str, *, seed: int, cache_dir: str | Path, progress: Progress | None = None) -> Path:
@@ -124,6 +139,10 @@ def parse(model: str) -> tuple[Member, str]:
     )
 
 
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def recipe_for(member: str, *, seed: int, steps: int | None = None, size: str = "tiny") -> Recipe:
     """The recipe of a member with its own number of steps unless `steps` is given."""
     name, size = parse(f"{PREFIX}{member}:{size}")
@@ -136,7 +155,9 @@ def train(recipe: Recipe, progress: Progress | None = None) -> tuple[PreTrainedM
     """Trains a member from scratch on one thread. WarmStartError when the loss stops being a number."""
     tokenizer = build_tokenizer(recipe.member)
     seed = random.Random(f"weights of {recipe.member}, seed {recipe.seed}").getrandbits(31)
-    model = build_model(recipe.member, tokenizer, seed=seed, size=SIZES[recipe.size]).train()
+    model = build_model(
+        recipe.member, tokenizer, seed=seed, size=SIZES[recipe.size], initial_std=recipe.initial_std
+    ).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.learning_rate, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
     )

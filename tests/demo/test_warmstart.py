@@ -144,6 +144,13 @@ def test_processes_of_their_own_give_the_bytes_of_this_process(tmp_path: Path) -
     assert contents(folders["llama"]) == contents(prepare("llama", seed=0, steps=3, cache_dir=tmp_path / "b"))
 
 
+def test_what_the_cache_has_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert warmstart.find("llama", seed=0, steps=2, cache_dir=tmp_path) is None
+    folder = prepare("llama", seed=0, steps=2, cache_dir=tmp_path)
+    monkeypatch.setattr(parallel, "_start", lambda *_: pytest.fail("a process was started"))
+    assert prepare_all(["llama"], seed=0, steps=2, cache_dir=tmp_path) == {"llama": folder}
+
+
 def test_a_failing_member_is_named_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     reports, sender = multiprocessing.Pipe(duplex=False)
