@@ -44,7 +44,7 @@ def _last_box(response: str, starts: list[re.Match[str]]) -> str | None:
     if content is None:
         return None
     answer, last = content, starts[-1].start()
-    # A box inside a box: the outer one is the answer, and if the outer one is cut off there is none.
+    # A box inside a box: the outer one is the answer.
     for outer in reversed(starts[-5:-1]):
         enclosing = _box_content(response, outer.end())
         if enclosing is not None and outer.end() + len(enclosing) > last:
@@ -177,7 +177,9 @@ def normalise(answer: str) -> str:
     text = answer if answer.isascii() else _ascii_maths(answer)
     for pattern, replacement in _SPELLINGS:
         text = pattern.sub(replacement, text)
-    text = text.strip().rstrip(".,;:").strip()
+    text = text.strip()
+    if not text.endswith("..."):
+        text = text.rstrip(".,;:").strip()
     if whole := _WHOLE_TEXT.fullmatch(text):
         text = whole[1].strip()
     while text.startswith("{") and _box_content(text, 0) == text[1:-1]:

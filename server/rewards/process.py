@@ -22,7 +22,8 @@ KILL_GRACE_S = 0.5
 # Time on the clock is no measure on a loaded machine, only a last resort for an item that sleeps.
 WALL_FACTOR = 10.0
 TICK_S = 0.05
-EXIT_WAIT_S = 5.0
+EXIT_WAIT_S = 2.0
+HAS_PROC = os.path.isdir("/proc/self")
 LONGEST_REPLY = 4096
 # What a worker may see of the environment: no tokens, no keys, no proxies.
 ALLOWED_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -73,15 +74,20 @@ def worker_environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 
+def worker_command(memory_bytes: int) -> list[str]:
+    """A fresh interpreter that writes no byte code and does not import from where it stands."""
+    return [sys.executable, "-B", "-P", "-c", "from server.rewards.worker import main; main()", str(memory_bytes)]
+
+
 def processor_seconds(pid: int) -> float:
     """User plus system time of a process so far; a process that is gone counts 0."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except FileNotFoundError:
-        if os.path.isdir("/proc/self"):
+    if HAS_PROC:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
             return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     import psutil  # type: ignore[import-untyped]
 
     try:
@@ -101,7 +107,7 @@ class WorkerProcess:
         with tempfile.TemporaryFile() as errors:
             # A fresh interpreter, never a fork: the parent has threads and may hold a GPU.
             self._process = subprocess.Popen(
-                [sys.executable, "-B", "-P", "-c", "from server.rewards.worker import main; main()", str(memory_bytes)],
+                worker_command(memory_bytes),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

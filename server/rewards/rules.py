@@ -102,6 +102,30 @@ def _symbol_case(gold: str, answer: str) -> bool | None:
     return False if conflict else None
 
 
+_LISTED = re.compile(r"(\(|\[|\\\{)([^()\[\]{}]*(?:\\frac ?\{[^{}]*\} ?\{[^{}]*\}[^()\[\]{}]*)*)(\)|\]|\\\})")
+_MAYBE_THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
+
+
+def _number_lists(gold: str, answer: str) -> bool | None:
+    """Tuples, intervals and sets of plain numbers in the same brackets: in order, or in any order for sets."""
+    left, right = _LISTED.fullmatch(gold), _LISTED.fullmatch(answer)
+    if left is None or right is None or (left[1], left[3]) != (right[1], right[3]):
+        return None
+    if _MAYBE_THOUSANDS.search(left[2]) or _MAYBE_THOUSANDS.search(right[2]):
+        return None
+    golds = [parse_number(item.strip()) for item in left[2].split(",")]
+    answers = [parse_number(item.strip()) for item in right[2].split(",")]
+    plain = [number for number in golds + answers if number is not None and not (number.percent or number.unit)]
+    if len(plain) < len(golds) + len(answers):
+        return None
+    given, found = plain[: len(golds)], plain[len(golds) :]
+    if left[1] == r"\{":
+        # A rounded member may still match, which the parser sees to.
+        rounded = any(number.places is not None and number.places >= ROUNDED_PLACES for number in plain)
+        return None if rounded else {n.value for n in given} == {n.value for n in found}
+    return len(given) == len(found) and all(map(_same_value, given, found))
+
+
 _TUPLE = re.compile(r"[(\[][^()\[\]{}]*,[^()\[\]{}]*[)\]]")
 _SET = re.compile(r"\\\{[^()\[\]{}]*,[^()\[\]{}]*\\\}")
 
@@ -156,6 +180,7 @@ _INT = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+)"
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]?) ?(?:"
     rf"(?P<decimal>{_INT}\.\d+)"
+    r"|(?P<fixed>\d*\.\d*) ?\\(?:overline|bar) ?\{ ?(?P<period>\d+) ?\}"
     rf"|(?:(?P<whole>{_INT}) ?)?\\frac ?\{{ ?(?P<top>-?{_INT}) ?\}} ?\{{ ?(?P<bottom>-?{_INT}) ?\}}"
     rf"|(?:(?P<whole2>\d+) )?(?P<top2>{_INT}) ?/ ?(?P<bottom2>{_INT})"
     rf"|\(?(?P<sign3>-?)(?P<top3>{_INT})\)?/\(?(?P<bottom3>{_INT})\)?"
@@ -198,6 +223,10 @@ def _value(match: re.Match[str]) -> tuple[Fraction | None, int | None]:
     if match["decimal"]:
         text = match["decimal"].replace(",", "").replace(" ", "")
         return Fraction(text), len(text.partition(".")[2])
+    if match["period"]:
+        fixed, period = match["fixed"] + "0", match["period"]
+        places = len(fixed.partition(".")[2]) - 1
+        return Fraction(fixed) + Fraction(int(period), (10 ** len(period) - 1) * 10**places), None
     for suffix in ("", "2", "3"):
         if match[f"top{suffix}"] is None:
             continue
@@ -246,6 +275,7 @@ _RULES: tuple[tuple[str, Callable[[str, str], bool | None]], ...] = (
     ("base", _bases),
     ("choice", _choice),
     ("words", _words),
+    ("number list", _number_lists),
     ("brackets", _brackets),
     ("symbol case", _symbol_case),
 )

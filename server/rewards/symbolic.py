@@ -88,7 +88,25 @@ def equivalent(gold: str, answer: str) -> bool:
         return True
     if isinstance(expression, sympy.Set) and _verify(parsed_gold, parsed, False):
         return True
-    return _agree_where_real(expression, candidate)
+    return _same_region(expression, candidate) or _agree_where_real(expression, candidate)
+
+
+def _same_region(gold: Any, answer: Any) -> bool:
+    """Whether a set and inequalities joined by "or" (read as a set of relations) are the same part of the real line."""
+    regions = [_region(side) for side in (gold, answer)]
+    return None not in regions and regions[0] == regions[1]
+
+
+def _region(side: Any) -> Any | None:
+    relations = side.args if isinstance(side, sympy.FiniteSet) else ()
+    if relations and all(isinstance(item, sympy.core.relational.Relational) for item in relations):
+        if any(isinstance(item, sympy.Eq) for item in relations):
+            return None
+        try:
+            return sympy.Union(*(item.as_set() for item in relations))
+        except (NotImplementedError, ValueError, TypeError, AttributeError):
+            return None
+    return side if isinstance(side, sympy.Set) else None
 
 
 def _verify(gold: list[Any], answer: list[Any], allow_set_relation_comp: bool) -> bool:
