@@ -37,7 +37,7 @@ class Row:
 class MicroBatch:
     """What one forward takes. The N response tokens of `items` lie one item after the other in `targets`.
 
-    input_ids [B, T]; position_ids [B, T] or None (0, 1, 2, ..); attention [B, T] of segment numbers or None (causal);
+    input_ids [B, T]; position_ids [B, T] or None (0, 1, 2, ..); segments [B, T] for `attention_mask` or None (causal);
     positions [N]: where in the flattened [B * T] hidden states the token's prediction stands; targets [N];
     items: item numbers, in the order of the tokens; lengths: response tokens of each of them.
     """
@@ -54,11 +54,14 @@ class MicroBatch:
         """The same micro-batch on a device."""
         if device.type == "cpu":
             return self
-        moved = (
+        input_ids, position_ids, segments, positions, targets = (
             tensor if tensor is None else tensor.to(device, non_blocking=True)
             for tensor in (self.input_ids, self.position_ids, self.segments, self.positions, self.targets)
         )
-        return MicroBatch(*moved, self.items, self.lengths)  # type: ignore[arg-type]
+        assert input_ids is not None
+        assert positions is not None
+        assert targets is not None
+        return MicroBatch(input_ids, position_ids, segments, positions, targets, self.items, self.lengths)
 
 
 def pack(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
@@ -214,7 +217,7 @@ def blank_batch() -> MicroBatch:
 
 
 def attention_mask(segments: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Additive mask [B, 1, T, T] of rows that share a prompt: segment 0 is the prompt, padding is a segment of its own."""
+    """Additive mask [B, 1, T, T] of rows that share a prompt: segment 0 is the prompt, padding a segment of its own."""
     width = segments.shape[1]
     causal = torch.ones(width, width, dtype=torch.bool, device=segments.device).tril()
     same = (segments[:, None, :] == 0) | (segments[:, None, :] == segments[:, :, None])

@@ -1,8 +1,8 @@
 """Log-probabilities of response tokens under one model: the module a trainer trains, and which short cuts it may take.
 
-Families differ (soft-caps, logit scales, head biases, positions that packs cannot restart, dropout), so `probe` compares
-every short cut with the model's own logits on random ids, one sequence at a time. A short cut that disagrees is not
-taken and a note says so; a model that disagrees with itself in a batch is refused by name.
+Families differ (soft-caps, logit scales, head biases, positions that packs cannot restart, dropout), so `probe`
+compares every short cut with the model's own logits on random ids, one sequence at a time. A short cut that disagrees
+is not taken and a note says so; a model that disagrees with itself in a batch is refused by name.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ of the whole minibatch, known before the first backward, so micro-batches and ra
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,13 +35,11 @@ from population.updates import (
     check_responses,
     pack_loss,
 )
-from population.weights import export_model, inject_lora, load_model, merged_tensors
+from population.weights import LOADING, export_model, inject_lora, load_model, merged_tensors
 from server.rollouts.engine import weights_checksum
 
 __all__ = ["LoraSpec", "Trainer", "TrainerError", "TrainerSpec", "TrainingResponse", "UpdateReport"]
 
-# Loading a model and building an engine change process-wide state (default dtype, DeepSpeed's registries).
-_BUILDING = threading.RLock()
 _TAG = "engine"
 
 
@@ -60,7 +57,7 @@ class Trainer:
         self.spec, self.rank, self.world = spec, rank, world
         self.device = _device(spec.device)
         torch.set_num_threads(spec.threads)
-        with _BUILDING:
+        with LOADING:
             deepspeed = _deepspeed(self.device)
             _join_group(spec, self.device, rank, world, rendezvous)
             hf = load_model(spec, self.device)
@@ -140,7 +137,7 @@ class Trainer:
         return self._report
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Whole tensors by HF name, a tied one once; adapters are merged. On CPU they may share the trainer's memory."""
+        """Whole tensors by HF name, a tied one once; adapters are merged. They may share the trainer's memory."""
         return merged_tensors(self._model.hf, self._gathered)
 
     def checksum(self) -> str:
@@ -179,7 +176,7 @@ class Trainer:
         incomplete or of another model, world size, ZeRO stage or dtype.
         """
         manifest = trainer_files.read_manifest(Path(folder), self._identity())
-        with _BUILDING:
+        with LOADING:
             path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG, load_module_strict=self.spec.lora is None)
         if path is None:
             raise TrainerError(f"{folder}: DeepSpeed found no checkpoint; take an older one")
@@ -190,7 +187,7 @@ class Trainer:
 
     def close(self) -> None:
         """Release DeepSpeed's hooks and buffers; the trainer can do nothing afterwards."""
-        with _BUILDING:
+        with LOADING:
             self._engine.destroy()
         self._broken = "the trainer is closed"
 
@@ -354,14 +351,15 @@ def _join_group(spec: TrainerSpec, device: torch.device, rank: int, world: int, 
     if dist.is_initialized():
         if dist.get_world_size() != world or dist.get_rank() != rank:
             raise TrainerError(
-                f"this process is rank {dist.get_rank()} of {dist.get_world_size()}; a trainer of rank {rank} of {world} "
-                "needs a process of its own"
+                f"this process is rank {dist.get_rank()} of {dist.get_world_size()}; "
+                f"a trainer of rank {rank} of {world} needs a process of its own"
             )
         return
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     timeout = timedelta(seconds=spec.timeout_s)
     if world == 1 and rendezvous is None:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
         return
     if rendezvous is None:
         raise TrainerError(f"{world} ranks need a rendezvous address, such as file:///shared/folder/name")

@@ -24,7 +24,7 @@ class LoraSpec:
 
     rank: int = 16
     alpha: float = 32.0
-    target_modules: str | tuple[str, ...] = "all-linear"
+    target_modules: str | Sequence[str] = "all-linear"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class TrainerSpec:
 class TrainingResponse:
     """One response that a member trains on, in the member's own tokens.
 
-    prompt_ids [P], response_ids [T] (T >= 1, with the end token when the response finished). old_logprobs [T]: theta_old
-    of the member, or None where the trainer is to compute it. weight 0: refused, in neither sum nor denominator.
+    prompt_ids [P], response_ids [T] (T >= 1, with the end token when the response finished). old_logprobs [T]: the
+    member's theta_old, or None where the trainer is to compute it. weight 0: refused, in neither sum nor denominator.
     engine_logprobs [T]: what the sampling engine said, for the engine-trainer gap only.
     """
 

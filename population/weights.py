@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -15,27 +16,36 @@ from server.rollouts.engine import trainable_tensors
 Gather = Callable[[list[torch.Tensor]], AbstractContextManager[Any]]
 
 
-def load_model(spec: TrainerSpec, device: torch.device) -> Any:
-    """The causal LM of `spec.model_path` in its dtype on its device, or in CPU memory where ZeRO-3 is to shard it."""
+# Loading a model and building a training engine change process-wide state: torch's default dtype, progress bars,
+# DeepSpeed's registries. Whoever loads a model beside others in threads holds this.
+LOADING = threading.RLock()
+
+
+def load_causal_lm(folder: str | Path, dtype: torch.dtype, attention: str | None = None) -> Any:
+    """The causal LM of a local folder in evaluation mode, loaded without a progress bar and one at a time.
+
+    `attention`: transformers' name of an attention implementation; None leaves the choice to transformers.
+    """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    shows_progress = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            spec.model_path,
-            dtype=getattr(torch, spec.dtype),
-            local_files_only=True,
-            **({"attn_implementation": spec.attention} if spec.attention else {}),
-        )
-    finally:
-        if shows_progress:
-            logging.enable_progress_bar()
-    model.config.use_cache = False
+    with LOADING:
+        shows_progress = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
+        try:
+            chosen = {"attn_implementation": attention} if attention else {}
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **chosen)
+        finally:
+            if shows_progress:
+                logging.enable_progress_bar()
+    return model.eval()
+
+
+def load_model(spec: TrainerSpec, device: torch.device) -> Any:
+    """The model of a spec on its device, or in CPU memory where ZeRO-3 is to shard it."""
+    model = load_causal_lm(spec.model_path, getattr(torch, spec.dtype), spec.attention)
     if spec.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.eval()
     return model if spec.zero_stage == 3 else model.to(device)
 
 
