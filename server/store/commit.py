@@ -127,7 +127,7 @@ def _step_row(held: HeldRun, step: int, digest: bytes) -> dict[str, Any]:
 def event_row(run: int, event: EventRecord, step: int | None) -> dict[str, Any]:
     """An event's row; one without a step belongs to `step`."""
     return {
-        "run": run, "created": time.time(), "level": event.level, "message": event.message.replace("\0", ""),
+        "run": run, "created": time.time(), "level": event.level, "message": _storable(event.message),
         "member": event.member, "step": step if event.step is None else event.step,
     }  # fmt: skip
 
