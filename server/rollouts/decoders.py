@@ -15,6 +15,8 @@ from server.rollouts.row_cache import RowCache
 
 # Logits an uncached step may hold at once, so that long rows of a large vocabulary go in slices.
 _MAX_LOGITS = 1 << 26
+# The reach of attention without a window.
+UNLIMITED = 1 << 62
 
 
 class Decoder(Protocol):
@@ -39,12 +41,12 @@ def accepted_arguments(model: PreTrainedModel) -> frozenset[str]:
 
 
 def attention_reach(model: PreTrainedModel) -> int | None:
-    """Tokens that all attention layers can look back over: the smallest window, a huge number without any window.
+    """Tokens that all attention layers can look back over: the smallest window, `UNLIMITED` without any.
 
     None when some layer keeps another kind of state (a recurrent one, say).
     """
     layers = DynamicCache(config=model.config).layers
-    reach = 1 << 62
+    reach = UNLIMITED
     for layer in layers:
         if type(layer) is DynamicSlidingWindowLayer:
             reach = min(reach, int(layer.sliding_window))

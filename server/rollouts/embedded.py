@@ -23,7 +23,6 @@ from server.rollouts.engine import (
 )
 from server.rollouts.probing import probe
 from server.rollouts.randomness import stream_keys, uniforms
-from server.rollouts.row_cache import use_row_attention
 from server.rollouts.tokenizer import MemberTokenizer
 
 # Positions whose uniforms are made at once.
@@ -82,7 +81,6 @@ class EmbeddedEngine:
         self._ends = np.zeros(outputs, dtype=np.bool_)
         self._ends[[i for i in tokenizer.end_ids if i < outputs]] = True
         self._weight_names: tuple[str, ...] = tuple(trainable_tensors(model))
-        use_row_attention(model)
         self._paths = probe(model, np.flatnonzero(known).tolist())
         self.notes: tuple[str, ...] = self._paths.notes
 

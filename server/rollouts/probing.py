@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from server.rollouts.decoders import (
+    UNLIMITED,
     CachedDecoder,
     Decoder,
     RowDecoder,
@@ -19,6 +20,7 @@ from server.rollouts.decoders import (
     attention_reach,
 )
 from server.rollouts.engine import EngineError
+from server.rollouts.row_cache import use_row_attention
 
 DecoderType = Callable[[PreTrainedModel], Decoder]
 
@@ -30,6 +32,8 @@ _COPY_PARAMETERS = 64_000_000
 _PROMPT_LENGTHS = (5, 3, 7)
 _ROWS = (0, 0, 1, 2, 2)
 _STEPS = 6
+# What a model's code raises when it is driven in a way it was not written for.
+_FAULTS = (TypeError, ValueError, RuntimeError, IndexError, AttributeError, NotImplementedError)
 
 
 @dataclass(frozen=True)
@@ -49,42 +53,101 @@ class Paths:
 def probe(model: PreTrainedModel, known: Sequence[int]) -> Paths:
     """Try the decoders on random known ids and keep the fastest that equals the model's own unpadded forward.
 
+    Where it is right to do so, the model's attention is switched to the faster `row_attention`.
+
     Raises:
         EngineError: not even full padded forwards give the model's own log-probabilities.
     """
     name = type(model).__name__
-    subject = _conditioned(model)
-    prompts, tokens = _random_rows(model, known)
-    try:
-        expected = _expected(subject, prompts, tokens)
-    except (TypeError, ValueError, RuntimeError, IndexError) as fault:
-        raise EngineError(f"{name} cannot be sampled: its forward failed on random ids ({_line(fault)})") from fault
-
-    def fault_of(kind: DecoderType) -> str | None:
-        return _fault(kind, subject, prompts, tokens, expected)
-
+    trial = _Trial(model, known)
     reach = attention_reach(model)
-    row_fault = "it has layers without keys and values" if reach is None else fault_of(RowDecoder)
-    if "position_ids" not in accepted_arguments(model):
-        row_fault = "its forward takes no position_ids"
-    if row_fault is None and reach is not None and reach >= 1 << 60:
+    row_fault = _rows_fault(trial, reach)
+    if row_fault is None and trial.row_attention and trial.subject is not model:
+        use_row_attention(model)
+    if row_fault is None and reach is not None and reach >= UNLIMITED:
         return Paths(RowDecoder, reach, RowDecoder, ())
-    cached_fault = fault_of(CachedDecoder)
+    short, whole = (RowDecoder, reach) if row_fault is None and reach is not None else (None, 0)
+    cached_fault = trial.fault_of(CachedDecoder)
     if cached_fault is None:
-        if row_fault is None and reach is not None:
-            return Paths(RowDecoder, reach, CachedDecoder, ())
         note = f"{name}: sampled with the model's own cache, which is slower ({row_fault})"
-        return Paths(CachedDecoder, 0, CachedDecoder, (note,))
-    full_fault = fault_of(UncachedDecoder)
+        return Paths(short or CachedDecoder, whole, CachedDecoder, () if short else (note,))
+    full_fault = trial.fault_of(UncachedDecoder)
     if full_fault is not None:
         raise EngineError(
             f"{name} cannot be sampled in batches: padding changes its log-probabilities ({full_fault}); "
             "choose another model, or serve this one with an external engine"
         )
-    note = f"{name}: every token costs a full forward, because its cache cannot be batched ({cached_fault})"
-    if row_fault is None and reach is not None:
-        return Paths(RowDecoder, reach, UncachedDecoder, (f"beyond {reach} tokens, {note}",))
-    return Paths(UncachedDecoder, 0, UncachedDecoder, (note,))
+    note = f"every token costs a full forward, because the model's cache cannot be batched ({cached_fault})"
+    where = f"beyond {whole} tokens " if short else ""
+    return Paths(short or UncachedDecoder, whole, UncachedDecoder, (f"{name}: {where}{note}",))
+
+
+def _rows_fault(trial: _Trial, reach: int | None) -> str | None:
+    """Why `RowDecoder` cannot be used; the trial is left with the attention that suits it."""
+    if reach is None:
+        return "it has layers that keep no keys and values"
+    if reach < max(_PROMPT_LENGTHS) + _STEPS:
+        return f"its attention window is only {reach} tokens"
+    if "position_ids" not in accepted_arguments(trial.subject):
+        return "its forward takes no position_ids"
+    trial.row_attention = use_row_attention(trial.subject)
+    fault = trial.fault_of(RowDecoder)
+    if fault is not None and trial.row_attention:
+        trial.subject.set_attn_implementation("sdpa")
+        trial.row_attention = False
+        fault = trial.fault_of(RowDecoder)
+    return fault
+
+
+class _Trial:
+    """A model, random rows for it and the log-probabilities that a decoder has to reproduce."""
+
+    def __init__(self, model: PreTrainedModel, known: Sequence[int]) -> None:
+        self.subject = _conditioned(model)
+        self.row_attention = False
+        self.prompts, self.tokens = _random_rows(model, known)
+        try:
+            self.expected = _expected(self.subject, self.prompts, self.tokens)
+        except _FAULTS as fault:
+            raise EngineError(
+                f"{type(model).__name__} cannot be sampled: its forward failed on random ids ({_line(fault)})"
+            ) from fault
+
+    def fault_of(self, kind: DecoderType) -> str | None:
+        """Why a decoder does not reproduce the expected log-probabilities; None when it does."""
+        try:
+            worst, mean = self._gaps(kind)
+        except _FAULTS as fault:
+            return f"it failed: {_line(fault)}"
+        if self.expected_exactly:
+            return None if worst <= _TOLERANCE else f"log-probabilities are off by up to {worst:.2g}"
+        return None if mean <= _HALF_TOLERANCE else f"log-probabilities are off by {mean:.2g} on average"
+
+    @property
+    def expected_exactly(self) -> bool:
+        """True when the model computes in float32."""
+        return self.subject.dtype == torch.float32
+
+    def _gaps(self, kind: DecoderType) -> tuple[float, float]:
+        """Largest and mean |difference|. Half-way a row leaves and another takes its place, as in sampling."""
+        order = list(range(len(_ROWS)))
+        gaps = []
+        with torch.inference_mode():
+            decoder = kind(self.subject)
+            logits = decoder.start(self.prompts, self._index(_ROWS), _STEPS)
+            for step in range(_STEPS + 1):
+                gaps.append((logits.float().log_softmax(-1) - self.expected[step, order]).abs().nan_to_num(torch.inf))
+                if step == _STEPS:
+                    break
+                if step == _STEPS // 2:
+                    last = len(order) - 1
+                    decoder.move(self._index([1]), self._index([last]), last)
+                    order = [order[0], order[last], *order[2:last]]
+                logits = decoder.step(self.tokens[step, order])
+        return max(float(gap.max()) for gap in gaps), sum(float(gap.mean()) for gap in gaps) / len(gaps)
+
+    def _index(self, rows: Sequence[int]) -> Tensor:
+        return torch.tensor(rows, device=self.tokens.device)
 
 
 def _conditioned(model: PreTrainedModel) -> PreTrainedModel:
@@ -122,38 +185,6 @@ def _expected(model: PreTrainedModel, prompts: list[list[int]], tokens: Tensor) 
             logits = model(input_ids=ids[None], use_cache=False).logits[0, len(prompts[prompt]) - 1 :]
             rows.append(logits.float().log_softmax(-1))
     return torch.stack(rows, dim=1)
-
-
-def _fault(
-    kind: DecoderType, model: PreTrainedModel, prompts: list[list[int]], tokens: Tensor, expected: Tensor
-) -> str | None:
-    """Why a decoder does not reproduce `expected`; None when it does. Half-way a row leaves, as finished rows do."""
-    order = list(range(len(_ROWS)))
-    worst = total = 0.0
-    try:
-        with torch.inference_mode():
-            decoder = kind(model)
-            logits = decoder.start(prompts, torch.tensor(_ROWS, device=tokens.device), _STEPS)
-            for step in range(_STEPS + 1):
-                gap = (logits.float().log_softmax(-1) - expected[step, order]).abs()
-                worst, total = max(worst, float(gap.max())), total + float(gap.mean())
-                if step == _STEPS:
-                    break
-                if step == _STEPS // 2:
-                    last = len(order) - 1
-                    decoder.move(_index([1], tokens), _index([last], tokens), last)
-                    order = [order[0], order[last], *order[2:last]]
-                logits = decoder.step(tokens[step, order])
-    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, NotImplementedError) as fault:
-        return f"it failed: {_line(fault)}"
-    if next(model.parameters()).dtype == torch.float32:
-        return None if worst <= _TOLERANCE else f"log-probabilities are off by up to {worst:.2g}"
-    mean = total / (_STEPS + 1)
-    return None if mean <= _HALF_TOLERANCE else f"log-probabilities are off by {mean:.2g} on average"
-
-
-def _index(rows: list[int], like: Tensor) -> Tensor:
-    return torch.tensor(rows, device=like.device)
 
 
 def _line(fault: Exception) -> str:

@@ -114,8 +114,25 @@ def row_attention(
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     # The heads of one group share their keys, so they can stand as that group's queries.
     grouped = query.reshape(rows, key_heads, heads // key_heads, width)
-    out = torch.nn.functional.scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
+    if query.is_cpu and query.dtype == torch.float32:
+        out = _products_attention(grouped, key, value, attention_mask, width**-0.5 if scaling is None else scaling)
+    else:
+        out = torch.nn.functional.scaled_dot_product_attention(
+            grouped, key, value, attn_mask=attention_mask, scale=scaling
+        )
     return out.reshape(rows, 1, heads, value.shape[-1]), None
+
+
+def _products_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    """Attention by two batched products, which for few queries a row beats the fused kernel on CPUs."""
+    rows, key_heads, group, _ = query.shape
+    scores = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2)).view(rows, key_heads, group, -1)
+    scores.mul_(scaling)
+    if mask is not None and mask.dtype == torch.bool:
+        scores.masked_fill_(~mask, float("-inf"))
+    elif mask is not None:
+        scores.add_(mask)
+    return torch.bmm(scores.softmax(-1).flatten(0, 1), value.flatten(0, 1))
 
 
 def use_row_attention(model: PreTrainedModel) -> bool:
