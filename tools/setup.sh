@@ -41,27 +41,23 @@ urllib.request.urlopen(sys.argv[1], timeout=5).close()
 PY
 }
 
-# What pip would fetch for torch, without fetching it.
-torch_file() {
-    "${pip[@]}" install --quiet --dry-run --no-deps --ignore-installed --report - "torch==$torch_version" |
-        "$venv/bin/python" -c 'import json, sys; print(json.load(sys.stdin)["install"][0]["download_info"]["url"])'
-}
-
 install_torch() {
     if "$venv/bin/python" -c "import importlib.metadata as m; assert m.version('torch').split('+')[0] == '$torch_version'" 2>/dev/null; then
         return
     fi
-    local source=()
+    local wanted="torch==$torch_version" source=()
     if [ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] && [ -z "${TORCH_ANY:-}" ] && ! has_gpu; then
-        # Of 2.13.0 and 2.13.0+cpu pip takes the second: with the CPU index named beside the default one, the small build wins.
+        # Asked for by its local version, torch is the CPU build or nothing: never 3 GB of CUDA libraries unannounced.
+        wanted="$wanted+cpu"
         if reachable "$torch_index"; then source=(--extra-index-url "$torch_index"); fi
-        if [ ${#source[@]} -eq 0 ] && ! torch_file | grep -q cpu; then
-            fail "no GPU here and $torch_index cannot be reached; the package index offers only a CUDA build of torch" \
-                "(about 3 GB of downloads). Name a mirror with TORCH_INDEX=URL, or accept it with TORCH_ANY=1"
-        fi
     fi
-    say "installing torch $torch_version${source[*]:+ (CPU build)}"
-    "${pip[@]}" install --quiet "${source[@]}" "torch==$torch_version" -c "$constraints"
+    say "installing $wanted"
+    "${pip[@]}" install --quiet "${source[@]}" "$wanted" -c "$constraints" && return
+    case "$wanted" in
+    *+cpu) fail "no CPU build of torch $torch_version from $torch_index or the package index (see pip's message above)." \
+        "Name a mirror with TORCH_INDEX=URL, or take the package index's CUDA build (about 3 GB) with TORCH_ANY=1" ;;
+    *) fail "torch $torch_version could not be installed (see pip's message above)" ;;
+    esac
 }
 
 make_venv
