@@ -70,6 +70,14 @@ class MemberTokenizer:
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of plain text: no begin or end token is added, and special tokens are not recognised in it."""
+        ids = self._encode_plain(text)
+        if text.startswith(" ") and self.decode(ids) != text:
+            # Some SentencePiece tokenizers take a first space for the mark they put before every text themselves.
+            wider = self._encode_plain(f" {text}")
+            return wider if self.decode(wider) == text else ids
+        return ids
+
+    def _encode_plain(self, text: str) -> list[int]:
         ids = self.hf.encode(text, add_special_tokens=False, split_special_tokens=True)
         return [int(i) for i in ids]
 

@@ -40,6 +40,8 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", {}),
     "bloom": ("Bloom", {}),
 }
+_HEADS = {"gpt2": "GPT2LMHeadModel"}
+FAMILIES = tuple(_FAMILIES)
 
 
 def tiny_model(family: str, **changes: Any) -> PreTrainedModel:
@@ -47,12 +49,8 @@ def tiny_model(family: str, **changes: Any) -> PreTrainedModel:
     name, special = _FAMILIES[family]
     torch.manual_seed(7)
     config = getattr(transformers, f"{name}Config")(**{**_SHAPE, **special, **changes})
-    model = getattr(transformers, f"{name}ForCausalLM" if family not in _HEADS else _HEADS[family])(config)
+    model = getattr(transformers, _HEADS.get(family, f"{name}ForCausalLM"))(config)
     return model.eval()
-
-
-_HEADS = {"gpt2": "GPT2LMHeadModel", "bloom": "BloomForCausalLM"}
-FAMILIES = tuple(_FAMILIES)
 
 
 def character_tokenizer(size: int = VOCABULARY, *, pad: str = "<pad>", **special: Any) -> PreTrainedTokenizerFast:
