@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,10 @@ def load_causal_lm(folder: str | Path, dtype: torch.dtype, attention: str | None
     `attention`: transformers' name of an attention implementation; None leaves the choice to transformers.
     """
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
-    with LOADING:
-        shows_progress = logging.is_progress_bar_enabled()
-        logging.disable_progress_bar()
-        try:
-            chosen = {"attn_implementation": attention} if attention else {}
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **chosen)
-        finally:
-            if shows_progress:
-                logging.enable_progress_bar()
-    return model.eval()
+    chosen = {"attn_implementation": attention} if attention else {}
+    with LOADING, _no_progress_bar():
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **chosen).eval()
 
 
 def load_model(spec: TrainerSpec, device: torch.device) -> Any:
@@ -88,4 +80,19 @@ def _sharded(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 def export_model(model: Any, tensors: dict[str, torch.Tensor], folder: Path) -> None:
     """Safetensors (a tied tensor once) and configuration."""
-    model.save_pretrained(folder, state_dict={name: tensor.contiguous().cpu() for name, tensor in tensors.items()})
+    with LOADING, _no_progress_bar():
+        model.save_pretrained(folder, state_dict={name: tensor.contiguous().cpu() for name, tensor in tensors.items()})
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """transformers' progress bars are a switch of the whole process; it is put back."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
