@@ -17,7 +17,7 @@ from typing import Any
 
 from population.exchange import Exchange
 from population.member import Member
-from population.placement import wait
+from population.placement import PlacementError, wait
 from population.router import Router
 from population.success_graph import SuccessGraph
 
@@ -71,10 +71,10 @@ class Checkpoints:
                 shutil.rmtree(final)
             temporary.rename(final)
             _flush(self.folder)
-        except OSError as error:
+        except (OSError, PlacementError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise CheckpointError(
-                f"checkpoint of step {step} in {self.folder}: {error.strerror or error}; free space or change folder, then --resume"
+                f"checkpoint of step {step} in {self.folder}: {error}; free space or change folder, then --resume"
             ) from error
         for old in self.steps()[: -self.keep_last]:
             shutil.rmtree(self.folder / f"step_{old:08d}")

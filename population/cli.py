@@ -30,14 +30,13 @@ Overrides = Annotated[
 @contextmanager
 def user_errors() -> Iterator[None]:
     """Turn the faults a user can mend into one line and exit code 2; anything else keeps its traceback."""
-    from population.placement import PlacementError
     from population.prompts import DataError
     from population.run import USER_ERRORS
     from server.store.records import StoreError
 
     try:
         yield
-    except (ConfigError, DataError, StoreError, PlacementError, *USER_ERRORS) as error:
+    except (ConfigError, DataError, StoreError, *USER_ERRORS) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
@@ -231,7 +230,12 @@ def _summary(console: Console, config: RunConfig, uid: str) -> None:
     with open_reader(config.store_url) as reader:
         run = reader.run(uid)
         hints = [
-            f"look again:  graft dashboard --store {config.store_url}",
-            f"trained members:  {config.folder / run.uid / 'members'}",
+            f"look again: graft dashboard --store {config.store_url}",
+            f"the trained members: {config.folder / run.uid / 'members'}",
         ]
+        if run.method != "grpo" and any(member.model.startswith("demo:") for member in run.members):
+            hints.append("what the exchange is worth: make demo-compare (the same seeds without it, side by side)")
+            hints.append(
+                "try next: --set exchange.balance=none, --set exchange.normaliser=own, --set method=graft-no-gate"
+            )
         print_summary(console, reader, run, hints)

@@ -76,10 +76,10 @@ class Exchange:
         self._deadline_s = deadline_s
         self.bytes_per_token: float | None = None
 
-    def observe_scale(self, groups: Mapping[str, Sequence[Group]]) -> float:
+    def observe_scale(self, groups: Mapping[str, Mapping[int, Group]]) -> float:
         """Mean UTF-8 bytes per token over the population's rollouts; measured on the first batch, then frozen."""
         if self.bytes_per_token is None:
-            responses = [response for own in groups.values() for group in own for response in group.responses]
+            responses = [response for own in groups.values() for group in own.values() for response in group.responses]
             size = sum(len(response.text.encode()) for response in responses)
             self.bytes_per_token = max(size, 1) / sum(len(response.ids) for response in responses)
         return self.bytes_per_token
@@ -116,7 +116,9 @@ class Exchange:
             if mode == "engine" or (mode == "auto" and member.exact_logprobs):
                 found |= {slot: [r.logprobs for r in groups[name][slot[1]].responses] for slot in slots}
                 continue
-            rows = [(prompt_ids[name][prompt], r.ids) for _, prompt in slots for r in groups[name][prompt].responses]
+            rows = [
+                (_array(prompt_ids[name][prompt]), r.ids) for _, prompt in slots for r in groups[name][prompt].responses
+            ]
             scored = iter(self._score(step, name, rows))
             found |= {slot: [next(scored) for _ in groups[name][slot[1]].responses] for slot in slots}
         return found
@@ -138,7 +140,9 @@ class Exchange:
             ]
             for t in transfers
         }
-        rows = [(prompt_ids[t.prompt], c.ids) for t in transfers for c in crossed[t] if not isinstance(c, Refusal)]
+        rows = [
+            (_array(prompt_ids[t.prompt]), c.ids) for t in transfers for c in crossed[t] if not isinstance(c, Refusal)
+        ]
         scored = iter(self._score(step, name, rows))
         grafts = []
         for t in transfers:
@@ -174,11 +178,15 @@ class Exchange:
         refusal = None if weight > 0 else "floor"
         return GraftedResponse(ids, own, s, weight, advantage, refusal, float(source.sum()), len(source))
 
-    def _score(self, step: int, name: str, rows: Sequence[tuple[Sequence[int], np.ndarray]]) -> list[np.ndarray]:
+    def _score(self, step: int, name: str, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
         if not rows:
             return []
         future = self._members[name].trainer.call("score", rows)
         return wait(future, self._deadline_s, member=name, phase="exchange", step=step)
+
+
+def _array(ids: Sequence[int]) -> np.ndarray:
+    return np.asarray(ids, dtype=np.int32)
 
 
 def _refused(reason: str, advantage: float, source: np.ndarray) -> GraftedResponse:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from population.config import MemberConfig, RunConfig
 from population.demo import warmstart
+from population.demo.parallel import prepare_all
 from population.placement import Local, wait
 from population.trainer import LoraSpec, Trainer, TrainerSpec
 from server.rollouts.embedded import EmbeddedEngine
@@ -38,6 +39,7 @@ class Member:
     parameters: int
     weight_version: int = 0
     exact_logprobs: bool = False
+    notes: tuple[str, ...] = ()
 
     def close(self) -> None:
         """End both placements."""
@@ -51,12 +53,11 @@ def locate_models(config: RunConfig) -> dict[str, Path]:
     """
     folders = {}
     for member in config.members:
-        if member.model.startswith("demo:"):
-            demo = member.model.removeprefix("demo:")
-            if demo not in warmstart.MEMBERS:
-                raise MemberError(
-                    f"member {member.name!r}: there is no {member.model}; choose from {', '.join(warmstart.MEMBERS)}"
-                )
+        if warmstart.is_demo(member.model):
+            try:
+                warmstart.parse(member.model)
+            except ValueError as error:
+                raise MemberError(f"member {member.name!r}: {error}") from None
         else:
             folders[member.name] = _folder(member)
             load_tokenizer(member.name, folders[member.name])
@@ -65,11 +66,19 @@ def locate_models(config: RunConfig) -> dict[str, Path]:
 
 def warm_start_demos(config: RunConfig, progress: Progress | None = None) -> dict[str, Path]:
     """{member name: folder} of the demo members, warm-started unless cached under the run folder."""
-    demos = {m.name: m.model.removeprefix("demo:") for m in config.members if m.model.startswith("demo:")}
-    cached = warmstart.prepare_all(
-        sorted(set(demos.values())), seed=config.member_seed, cache_dir=config.folder / "warm-start", progress=progress
-    )
-    return {name: cached[demo] for name, demo in demos.items()}
+    demos = {m.name: warmstart.parse(m.model) for m in config.members if warmstart.is_demo(m.model)}
+    folders: dict[str, Path] = {}
+    for size in sorted({size for _, size in demos.values()}):
+        cached = prepare_all(
+            sorted({demo for demo, its_size in demos.values() if its_size == size}),
+            seed=config.member_seed,
+            cache_dir=config.folder / "warm-start",
+            deadline_s=config.deadlines.load_s,
+            progress=progress,
+            size=size,
+        )
+        folders |= {name: cached[demo] for name, (demo, its_size) in demos.items() if its_size == size}
+    return folders
 
 
 def _folder(member: MemberConfig) -> Path:
@@ -102,14 +111,23 @@ def _folder(member: MemberConfig) -> Path:
 def load_member(config: RunConfig, member: MemberConfig, folder: Path) -> Member:
     """Load tokenizer, trainer and engine of one member. Raises :class:`MemberError`."""
     tokenizer = load_tokenizer(member.name, folder)
-    spec = trainer_spec(config, member, folder)
-    trainer = Local(Trainer, spec, threads=config.update.threads)
+    trainer = Local(Trainer, trainer_spec(config, member, folder, tokenizer), threads=config.update.threads)
     engine = Local(build_engine, folder, tokenizer, config, threads=config.update.threads)
     deadline = config.deadlines.load_s
-    parameters = wait(trainer.call("parameter_count"), deadline, member=member.name, phase="load", step=0)
-    exact = wait(engine.call("has_exact_logprobs"), deadline, member=member.name, phase="load", step=0)
+    trained: Trainer = wait(trainer.ready, deadline, member=member.name, phase="load", step=None)
+    sampled: EmbeddedEngine = wait(engine.ready, deadline, member=member.name, phase="load", step=None)
     family = json.loads((folder / "config.json").read_text()).get("model_type", "unknown")
-    return Member(member.name, member.model, family, tokenizer, trainer, engine, parameters, exact_logprobs=exact)
+    return Member(
+        name=member.name,
+        model=member.model,
+        family=family,
+        tokenizer=tokenizer,
+        trainer=trainer,
+        engine=engine,
+        parameters=trained.parameters,
+        exact_logprobs=sampled.exact_logprobs,
+        notes=(*trained.notes, *sampled.notes),
+    )
 
 
 def load_tokenizer(name: str, folder: Path) -> MemberTokenizer:
@@ -123,7 +141,7 @@ def load_tokenizer(name: str, folder: Path) -> MemberTokenizer:
         raise MemberError(f"member {name!r}: {' '.join(str(error).split())}") from None
 
 
-def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path) -> TrainerSpec:
+def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path, tokenizer: MemberTokenizer) -> TrainerSpec:
     """What the trainer of one member is built from."""
     update = config.update
     lora = update.lora and LoraSpec(
@@ -131,7 +149,7 @@ def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path) -> Train
     )
     return TrainerSpec(
         model_path=str(folder),
-        name=member.name,
+        member=member.name,
         seed=config.seed,
         learning_rate=member.learning_rate or update.learning_rate,
         warmup_steps=update.warmup_steps,
@@ -152,6 +170,7 @@ def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path) -> Train
         lora=lora,
         threads=update.threads,
         device=update.device,
+        vocab_limit=tokenizer.vocab_size,
     )
 
 
@@ -159,7 +178,9 @@ def build_engine(folder: Path, tokenizer: MemberTokenizer, config: RunConfig) ->
     """The embedded engine with its own copy of the model."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, config.update.dtype))
     device = config.update.device
     if device == "cuda" or (device == "auto" and torch.cuda.is_available()):

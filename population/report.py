@@ -51,49 +51,46 @@ def summarise(reader: Reader, run: RunInfo, benchmark: str | None = None) -> lis
 
 
 def rate(k: int, n: int) -> str:
-    """A rate with its 95 % Wilson interval and n; a dash where n is 0."""
+    """A rate with its 95 % Wilson interval and counts, on two lines; a dash where n is 0."""
     if n == 0:
         return ABSENT
     low, high = wilson_interval(k, n)
-    return f"{k / n:.1%} [{low:.1%}, {high:.1%}], {k:,} of {n:,}"
+    return f"{k / n:.1%} [{100 * low:.1f}, {100 * high:.1f}]\n{k:,} of {n:,}"
 
 
 def accuracy(evaluation: EvaluationSummary | None) -> str:
-    """Mean over problems with its 95 % interval."""
+    """Mean over problems with its 95 % interval, and the step; a dash where nothing was measured."""
     if evaluation is None:
         return ABSENT
-    return f"{evaluation.mean:.1%} [{evaluation.low:.1%}, {evaluation.high:.1%}]"
+    interval = f"[{100 * evaluation.low:.1f}, {100 * evaluation.high:.1f}]"
+    return f"{evaluation.mean:.1%} {interval}\nstep {evaluation.step}"
 
 
 def print_summary(console: Console, reader: Reader, run: RunInfo, hints: Sequence[str] = ()) -> None:
-    """Print the closing summary and what to try next."""
+    """Print the closing summary, one column per member, and what to try next."""
     summaries = summarise(reader, run)
     measured = next((s.before for s in summaries if s.before), None)
     table = Table(
-        title=f"run {run.uid} · {run.method} · {run.last_step or 0} of {run.total_steps} steps · {run.status}"
+        title=f"{run.uid}: {run.method}, {run.last_step or 0} of {run.total_steps} steps, {run.status}",
+        title_justify="left",
+        show_lines=True,
     )
-    table.add_column("member")
-    if measured is not None:
-        for title in (f"held-out before ({measured.benchmark})", "held-out after"):
-            table.add_column(title, justify="right")
-    table.add_column("all-fail groups", justify="right")
-    exchanges = any(s.admitted[1] for s in summaries)
-    if exchanges:
-        table.add_column("rescued by a peer", justify="right")
-        table.add_column("admitted by the gate", justify="right")
+    table.add_column("")
     for s in summaries:
-        cells = [s.name]
-        cells += [accuracy(s.before), accuracy(s.after)] if measured is not None else []
-        cells.append(rate(*s.all_fail))
-        cells += [rate(*s.rescued), rate(*s.admitted)] if exchanges else []
-        table.add_row(*cells)
-    console.print(table)
+        table.add_column(s.name, justify="right")
     if measured is not None:
-        console.print(
-            f"held-out: {measured.problems} problems x {measured.responses // measured.problems} responses, 95 % intervals clustered by problem; "
-            "the other intervals are Wilson 95 % over groups or responses.",
-            highlight=False,
-        )
+        table.add_row("held-out before", *(accuracy(s.before) for s in summaries))
+        table.add_row("held-out after", *(accuracy(s.after) for s in summaries))
+    table.add_row("all-fail groups", *(rate(*s.all_fail) for s in summaries))
+    if any(s.admitted[1] for s in summaries):
+        table.add_row("rescued by a peer", *(rate(*s.rescued) for s in summaries))
+        table.add_row("responses admitted", *(rate(*s.admitted) for s in summaries))
+    console.print(table)
+    notes = "Rates with 95 % intervals in percent: Wilson over groups or responses"
+    if measured is not None:
+        per_problem = measured.responses // measured.problems
+        notes += f"; held-out ({measured.benchmark}): {measured.problems} problems x {per_problem} responses, clustered by problem"
+    console.print(notes + ".", highlight=False)
     for hint in hints:
         console.print(hint, highlight=False, soft_wrap=True)
 

@@ -53,7 +53,15 @@ def _own(group: Group, prompt_ids: Sequence[int], engine_logprobs: bool) -> list
     advantages = group_advantages(group.rewards)
     prompt = np.asarray(prompt_ids, dtype=np.int32)
     return [
-        TrainingResponse(prompt, r.ids, r.logprobs if engine_logprobs else None, float(a), 1.0, grafted=False)
+        TrainingResponse(
+            prompt,
+            r.ids,
+            r.logprobs if engine_logprobs else None,
+            float(a),
+            weight=1.0,
+            grafted=False,
+            engine_logprobs=r.logprobs,
+        )
         for r, a in zip(group.responses, advantages, strict=True)
     ]
 

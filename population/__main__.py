@@ -1,0 +1,5 @@
+"""``python -m population`` is the ``graft`` command."""
+
+from population.cli import app
+
+app()
