@@ -1,0 +1,227 @@
+"""Schema versions: another one is named and left alone; an upgrade backs up first and changes everything or nothing."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
+
+from server.store import connections, schema, upgrade
+from server.store.connections import locate, writer_engine
+from server.store.reader import open_reader
+from server.store.records import LeaseError, SchemaError, StoreError
+from server.store.writer import open_writer
+from tests.store.audit import audit
+from tests.store.synthetic import make_store
+
+ROOT = Path(__file__).parents[2]
+SECOND = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    with op.batch_alter_table("runs") as table:
+        table.add_column(sa.Column("note", sa.Text(), nullable=False, server_default="none"))
+        table.alter_column("message", nullable=True)
+"""
+BROKEN = SECOND + '    op.execute("INSERT INTO no_such_table VALUES (1)")\n'
+
+
+def _migrated(path: Path) -> Engine:
+    engine = writer_engine(locate(str(path)), references=False)
+    with engine.begin() as connection:
+        command.upgrade(upgrade.migration_config(connection), "head")
+    return engine
+
+
+def _tables(connection: Connection) -> list[tuple[str, tuple[tuple[object, ...], ...]]]:
+    names = (
+        connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").scalars().all()
+    )
+    return [
+        (name, tuple(tuple(row) for row in connection.exec_driver_sql(f"PRAGMA table_info({name})"))) for name in names
+    ]
+
+
+def _indexes(connection: Connection) -> list[tuple[object, ...]]:
+    return [
+        tuple(row)
+        for row in connection.exec_driver_sql(
+            "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'index' ORDER BY name"
+        )
+    ]
+
+
+def test_the_migrations_make_exactly_the_tables_that_a_new_store_gets(tmp_path: Path) -> None:
+    open_writer(str(tmp_path / "new.db")).close()
+    new, migrated = writer_engine(locate(str(tmp_path / "new.db"))), _migrated(tmp_path / "migrated.db")
+    with new.begin() as one, migrated.begin() as other:
+        assert _tables(one) == _tables(other)
+        assert _indexes(one) == _indexes(other)
+        context = MigrationContext.configure(other, opts={"version_table": schema.VERSION_TABLE})
+        assert compare_metadata(context, schema.metadata) == []
+        assert connections.schema_version(one) == connections.schema_version(other) == schema.VERSIONS[-1]
+    new.dispose()
+    migrated.dispose()
+    assert open_writer(str(tmp_path / "migrated.db")).close() is None
+
+
+def test_every_version_has_its_script_in_order(tmp_path: Path) -> None:
+    engine = writer_engine(locate(str(tmp_path / "x.db")))
+    with engine.begin() as connection:
+        scripts = ScriptDirectory.from_config(upgrade.migration_config(connection)).walk_revisions()
+        assert tuple(script.revision for script in scripts)[::-1] == schema.VERSIONS
+    engine.dispose()
+
+
+def test_the_tables_can_be_made_on_postgresql_too() -> None:
+    for table in schema.metadata.sorted_tables:
+        assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=postgresql.dialect()))
+
+
+@pytest.fixture
+def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store of schema 0001 under a program that has a 0002."""
+    url = make_store(tmp_path, steps=2, prompts=3, n=2)
+    scripts = tmp_path / "migrations"
+    shutil.copytree(upgrade.MIGRATIONS, scripts)
+    (scripts / "versions" / "0002_note.py").write_text(SECOND)
+    monkeypatch.setattr(upgrade, "MIGRATIONS", scripts)
+    for module in (upgrade, connections):
+        monkeypatch.setattr(module, "VERSIONS", ("0001", "0002"))
+    return url
+
+
+def test_an_older_store_is_left_alone_and_the_upgrade_command_named(older: str, tmp_path: Path) -> None:
+    before = (tmp_path / "store.db").read_bytes()
+    for opening in (open_reader, open_writer):
+        with pytest.raises(
+            SchemaError, match=f"has schema 0001, this program needs 0002; run: graft db upgrade {older}"
+        ):
+            opening(older)
+    assert (tmp_path / "store.db").read_bytes() == before
+
+
+def test_an_upgrade_backs_up_and_then_migrates(older: str, tmp_path: Path) -> None:
+    backup = upgrade.upgrade(older)
+    assert backup is not None
+    assert backup.name.startswith("store.db.schema-0001.")
+    with open_reader(older) as reader:
+        assert reader.run("latest").last_step == 2
+    assert audit(tmp_path / "store.db") == []
+    upgraded, kept = sqlite3.connect(tmp_path / "store.db"), sqlite3.connect(backup)
+    assert upgraded.execute("SELECT note FROM runs").fetchall() == [("none",)]
+    assert kept.execute(f"SELECT version_num FROM {schema.VERSION_TABLE}").fetchall() == [("0001",)]
+    assert (
+        kept.execute("SELECT count(*) FROM groups").fetchone()
+        == upgraded.execute("SELECT count(*) FROM groups").fetchone()
+    )
+    upgraded.close()
+    kept.close()
+    assert upgrade.upgrade(older) is None
+
+
+def test_an_upgrade_that_fails_changes_nothing(older: str, tmp_path: Path) -> None:
+    (tmp_path / "migrations" / "versions" / "0002_note.py").write_text(BROKEN)
+    with pytest.raises(StoreError, match="no such table: no_such_table"):
+        upgrade.upgrade(older)
+    database = sqlite3.connect(tmp_path / "store.db")
+    assert database.execute(f"SELECT version_num FROM {schema.VERSION_TABLE}").fetchall() == [("0001",)]
+    assert "note" not in [row[1] for row in database.execute("PRAGMA table_info(runs)")]
+    database.close()
+
+
+def test_an_upgrade_is_refused_while_a_run_is_being_written(older: str, tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "store.db")
+    database.execute("UPDATE runs SET lease_until = lease_until + 1e12")
+    database.commit()
+    with pytest.raises(LeaseError, match="is being written by process"):
+        upgrade.upgrade(older)
+    assert not list(tmp_path.glob("*.backup"))
+    database.close()
+
+
+def test_a_newer_store_is_refused_by_version(tmp_path: Path) -> None:
+    url = make_store(tmp_path, steps=1, prompts=2, n=2)
+    database = sqlite3.connect(tmp_path / "store.db")
+    database.execute(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0099'")
+    database.commit()
+    database.close()
+    for opening in (open_reader, open_writer, upgrade.upgrade):
+        with pytest.raises(SchemaError, match="has schema 0099, newer than this program's 0001; update graft"):
+            opening(url)
+
+
+def test_a_database_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    database = sqlite3.connect(path)
+    # Another tool's Alembic version must not be taken for ours.
+    database.execute("CREATE TABLE alembic_version (version_num TEXT)")
+    database.execute("INSERT INTO alembic_version VALUES ('0001')")
+    database.commit()
+    database.close()
+    for opening in (open_reader, open_writer, upgrade.upgrade):
+        with pytest.raises(SchemaError, match="holds other tables"):
+            opening(str(path))
+    text = tmp_path / "notes.txt"
+    text.write_text("this is no database, and long enough to be looked at as one" * 20)
+    for opening in (open_reader, open_writer, upgrade.upgrade):
+        with pytest.raises(StoreError, match="damaged or no SQLite database"):
+            opening(str(text))
+
+
+def test_a_missing_store_is_made_only_when_asked(tmp_path: Path) -> None:
+    url = str(tmp_path / "deep" / "store.db")
+    for opening in (lambda: open_writer(url, create=False), lambda: upgrade.upgrade(url)):
+        with pytest.raises(StoreError, match="does not exist"):
+            opening()
+    assert not list(tmp_path.iterdir())
+    open_writer(url).close()
+    open_writer(url, create=False).close()
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_filesystem", lambda folder: "nfs4")
+    with pytest.raises(StoreError, match="nfs4 file system"):
+        open_writer(str(tmp_path / "store.db"))
+
+
+def test_the_file_system_of_a_folder_is_that_of_its_deepest_mount(tmp_path: Path) -> None:
+    assert connections._filesystem(Path("/proc/self")) == "proc"
+    assert connections._filesystem(tmp_path) not in {"", "proc"}
+
+
+def test_a_finished_store_in_a_folder_nobody_may_write_can_be_read(tmp_path: Path) -> None:
+    url = make_store(tmp_path, steps=2, prompts=2, n=2)
+    program = f"from server.store.reader import open_reader; print(open_reader({url!r}).run('latest').last_step)"
+    mount = f"mount --bind {tmp_path} {tmp_path} && mount -o remount,ro,bind {tmp_path}"
+    unshared = ["unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*unshared, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not mount a file system of its own")
+    done = subprocess.run(
+        [*unshared, sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.stdout, done.returncode) == ("2\n", 0), done.stderr
+
+
+def test_the_store_is_imported_without_training_software() -> None:
+    heavy = {"torch", "deepspeed", "transformers", "sglang", "ray", "streamlit"}
+    modules = "server.store.writer, server.store.reader, server.store.upgrade"
+    program = f"import sys, {modules}; print(sorted({heavy!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[]\n", done.stderr
