@@ -1,4 +1,4 @@
-"""The dashboard: entry point of Streamlit, navigation and sidebar. Pages are functions of (source, choice)."""
+"""The dashboard: navigation, sidebar, and the page in the one fragment that refreshes. Adding a page is a line here."""
 
 from __future__ import annotations
 
@@ -84,7 +84,3 @@ def _look_again() -> None:
         return
     if ready:
         st.rerun()
-
-
-if __name__ == "__main__":
-    main()

@@ -71,19 +71,30 @@ def member_scale(labels: Sequence[str], colours: Inks, slots: Sequence[int] | No
         "type": "nominal",
         "sort": list(labels),
         "scale": {"domain": list(labels), "range": [member_colour(colours, slot) for slot in slots]},
-        "legend": {
-            "orient": "top",
-            "columns": 3 if len(labels) <= 6 else 4,
-            "symbolType": "stroke",
-            "offset": 8,
-        },
+        "legend": _member_legend(),
+    }
+
+
+def _member_legend() -> Spec:
+    return {
+        "orient": "top",
+        "columns": {"expr": "max(1, min(4, floor(width / 130)))"},
+        "symbolType": "stroke",
+        "symbolOpacity": 1,
+        "offset": 8,
     }
 
 
 def _dashes(labels: Sequence[str], colours: Inks, slots: Sequence[int] | None) -> Spec:
+    """A dash encoding where colours repeat, else nothing."""
     slots = range(len(labels)) if slots is None else slots
-    ranges = [member_dash(slot, colours) for slot in slots]
-    return {"field": "member", "type": "nominal", "scale": {"domain": list(labels), "range": ranges}, "legend": None}
+    if max(slots, default=0) < len(colours.members):
+        return {}
+    scale = {"domain": list(labels), "range": [member_dash(slot, colours) for slot in slots]}
+    legend = _member_legend()
+    return {
+        "strokeDash": {"field": "member", "type": "nominal", "sort": list(labels), "scale": scale, "legend": legend}
+    }
 
 
 def curves(
@@ -113,38 +124,41 @@ def curves(
         "axis": {"grid": False, "format": ",d", "tickMinStep": 1, "tickCount": 6},
     }
     y = {"field": "value", "type": "quantitative", "scale": {"zero": False, "nice": True}, "axis": axis}
-    bounds = {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": {**colour, "legend": None}}
+    bounds = {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour}
+    picked = {"param": "picked", "value": 1}
+    fade = {"opacity": {"condition": picked, "value": 0.12}}
     layers: list[Spec] = [
-        {"mark": {"type": "area", "opacity": 0.16, "invalid": "break-paths-filter-domains"}, "encoding": bounds},
+        {"mark": {"type": "area", "fillOpacity": 0.13, "invalid": "break-paths-filter-domains"}, "encoding": bounds},
         {
             "mark": {"type": "line", "strokeWidth": 2, "strokeJoin": "round", "invalid": "break-paths-filter-domains"},
-            "encoding": {"y": y, "color": colour, "strokeDash": _dashes(labels, colours, slots)},
+            "params": [{"name": "picked", "select": {"type": "point", "fields": ["member"]}, "bind": "legend"}],
+            "encoding": {"y": y, "color": colour, **_dashes(labels, colours, slots)},
         },
         {
             "transform": [{"filter": "datum.lone"}],
-            "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.55},
+            "mark": {"type": "rule", "strokeWidth": 1.5, "strokeOpacity": 0.55},
             "encoding": bounds,
         },
         {
             "transform": [{"filter": "datum.lone"}],
-            "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
-            "encoding": {"y": y, "color": {**colour, "legend": None}},
+            "mark": {"type": "point", "filled": True, "size": 55},
+            "encoding": {"y": y, "color": colour},
         },
     ]
     for layer in layers:
         layer["data"] = {"name": "curves"}
-        layer["encoding"]["x"] = x
+        layer["encoding"] |= {"x": x, **fade}
     if means:
-        layers.append(_mean_lines(colour, y))
+        layers.append(_mean_lines(colour, y, fade))
     layers.append(_hover_rule(labels, colours, x))
     return {**base(colours, height, f"{quantity} of every member over training steps"), "layer": layers}
 
 
-def _mean_lines(colour: Spec, y: Spec) -> Spec:
+def _mean_lines(colour: Spec, y: Spec, fade: Spec) -> Spec:
     return {
         "data": {"name": "means"},
-        "mark": {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5, "opacity": 0.9},
-        "encoding": {"y": y, "color": {**colour, "legend": None}},
+        "mark": {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5},
+        "encoding": {"y": y, "color": colour, **fade},
     }
 
 
@@ -254,7 +268,7 @@ def success_patterns(labels: Sequence[str], colours: Inks, *, bars: int = 110, r
         "scale": {"paddingInner": 0.25, "paddingOuter": 0.1},
     }
     height_scale = {"range": [bars, 16], "zero": True, "nice": False}
-    share_axis = {"title": None, "format": ".0%", "tickCount": 3}
+    share_axis = {"title": None, "orient": "left", "format": ".0%", "tickCount": 3}
     y = {"field": "share", "type": "quantitative", "scale": height_scale, "axis": share_axis}
     places = {"domain": order, "range": [top, bottom]}
     who = {
@@ -262,11 +276,11 @@ def success_patterns(labels: Sequence[str], colours: Inks, *, bars: int = 110, r
         "type": "nominal",
         "sort": order,
         "scale": places,
-        "axis": {"title": None, "grid": False, "labelLimit": 130, "labelColor": colours.ink},
+        "title": None,
+        "axis": {"orient": "left", "grid": False, "labelLimit": 130, "labelColor": colours.ink},
     }
     dot = {"condition": {"test": "datum.solved", "value": colours.accent}, "value": colours.faint}
     tooltip = [{"field": "detail", "type": "nominal", "title": "solved by"}, {"field": "text", "title": "share"}]
-    linked = {**who, "axis": None}
     return {
         **base(colours, bottom, "How often each set of members solved the same prompt"),
         "resolve": {"scale": {"y": "independent"}},
@@ -280,7 +294,7 @@ def success_patterns(labels: Sequence[str], colours: Inks, *, bars: int = 110, r
                         "encoding": {"tooltip": tooltip},
                     },
                     {
-                        "mark": {"type": "text", "dy": -8, "fontSize": 11, "color": colours.muted},
+                        "mark": {"type": "text", "dy": -7, "fontSize": 10.5, "color": colours.muted},
                         "encoding": {"text": {"field": "text", "type": "nominal"}},
                     },
                 ],
@@ -291,7 +305,7 @@ def success_patterns(labels: Sequence[str], colours: Inks, *, bars: int = 110, r
                     {
                         "data": {"name": "links"},
                         "mark": {"type": "rule", "strokeWidth": 2.5, "color": colours.accent},
-                        "encoding": {"y": {**linked, "field": "top"}, "y2": {"field": "bottom"}},
+                        "encoding": {"y": {**who, "field": "top"}, "y2": {"field": "bottom"}},
                     },
                     {
                         "data": {"name": "dots"},
@@ -304,11 +318,10 @@ def success_patterns(labels: Sequence[str], colours: Inks, *, bars: int = 110, r
     }
 
 
-def before_after(labels: Sequence[str], colours: Inks, *, row: int = 34) -> Spec:
+def before_after(labels: Sequence[str], colours: Inks, slots: Sequence[int], *, row: int = 34) -> Spec:
     """Held-out accuracy before training (hollow) and now (filled), each with its 95 % interval.
 
     Frame "scores": member (label), when ("before" or "now"), value, low, high, detail (tooltip text).
-    Frame "moves": member, start, end (values joined by a line), text (beside the row).
     """
     order = list(labels)
     y = {
@@ -324,13 +337,14 @@ def before_after(labels: Sequence[str], colours: Inks, *, row: int = 34) -> Spec
         "scale": {"zero": False, "nice": True, "padding": 8},
         "axis": {"title": "held-out accuracy", "format": ".0%", "tickCount": 5},
     }
-    colour = {**member_scale(order, colours), "legend": None}
+    colour = {**member_scale(order, colours, slots), "legend": None}
     tooltip = [{"field": "when", "title": "when"}, {"field": "detail", "title": "accuracy"}]
     shape: Spec = {"size": 90, "opacity": 1, "strokeWidth": 2}
     shift = {"field": "when", "type": "nominal", "sort": ["before", "now"]}
     return {
         **base(colours, row * len(order), "Held-out accuracy of every member before training and now"),
         "height": {"step": row / 2},
+        "autosize": {"type": "fit-x", "contains": "padding"},
         "encoding": {"y": y, "yOffset": shift},
         "layer": [
             {

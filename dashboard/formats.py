@@ -138,8 +138,8 @@ def shorten(text: str, limit: int) -> str:
 def abbreviate(names: Sequence[str], limit: int = 16) -> list[str]:
     """Short and distinct labels in the given order.
 
-    Without the owner ("Qwen/Qwen3-1.7B" -> "Qwen3-1.7B") where that keeps them apart, then shortened in the middle, then
-    numbered where two are still alike.
+    Without the owner ("Qwen/Qwen3-1.7B" -> "Qwen3-1.7B") where that keeps them apart, then shortened in the middle,
+    then numbered where two are still alike.
     """
     cleaned = [clean(name) for name in names]
     bare = [name.rstrip("/").rsplit("/", 1)[-1] or name for name in cleaned]

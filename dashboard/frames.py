@@ -23,7 +23,7 @@ _MARKED_BUCKETS = 12
 _BUCKET_WIDTHS = (1, 2, 5)
 
 
-def bucket_edges(first: int, last: int, most: int = 60) -> list[int]:
+def bucket_edges(first: int, last: int, most: int = 45) -> list[int]:
     """Edges of at most `most` + 1 buckets over the steps first .. last (bucket b: edges[b] + 1 .. edges[b + 1]).
 
     Inner edges are multiples of a round width (1, 2, 5, 10, 20, ...), so a bucket that is full never changes again as
@@ -137,7 +137,7 @@ def pattern_frames(
         solvers = [label for label, hit in zip(labels, solved, strict=True) if hit]
         detail = "nobody" if not solvers else "everybody" if len(solvers) == len(labels) else ", ".join(solvers)
         share = occurrences / total
-        text = formats.rate(occurrences, total, 0 if share >= 0.095 else 1)
+        text = formats.percent(share, 0 if share >= 0.0095 else 1)
         bars.append({"rank": rank, "share": share, "text": text.replace("\u00a0%", "%"), "detail": detail})
         dots += [
             {"rank": rank, "member": label, "solved": bool(hit)} for label, hit in zip(labels, solved, strict=True)

@@ -29,6 +29,7 @@ from typing import IO, Any
 STORE_VARIABLE = "GRAFT_STORE_URL"
 _PARENT_VARIABLE = "GRAFT_DASHBOARD_PARENT"
 _HERE = Path(__file__).resolve().parent
+ENTRY = _HERE / "entry" / "streamlit_app.py"
 _READY_S = 90.0
 _STOP_S = 5.0
 
@@ -230,7 +231,7 @@ def main(arguments: list[str]) -> None:
     _end_with_parent(int(os.environ[_PARENT_VARIABLE]))
     from streamlit.web import cli
 
-    sys.argv = ["streamlit", "run", str(_HERE / "app.py"), *server_flags(host, int(port))]
+    sys.argv = ["streamlit", "run", str(ENTRY), *server_flags(host, int(port))]
     cli.main(prog_name="streamlit")
 
 

@@ -52,7 +52,9 @@ def status_line(source: Source, window: Window | None) -> None:
         safe_text.inline(formats.clean(info.method, 40)),
         steps,
         f"revision {formats.count(source.revision)}",
-        f"heartbeat {formats.ago(info.heartbeat)}",
+        f"heartbeat {formats.ago(info.heartbeat)}"
+        if info.status == "running"
+        else f"ended {formats.ago(info.heartbeat)}",
         f"read at {time.strftime('%H:%M:%S')}",
     ]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):

@@ -36,7 +36,7 @@ _LONGEST_FORMULA = 2_000
 
 
 def plain(text: str) -> str:
-    """Markdown that renders as exactly this text, line breaks included: no emphasis, links, images, icons or formulas."""
+    """Markdown that renders as exactly this text, line breaks included: no emphasis, links, images or formulas."""
     text = _HIDDEN.sub("�", text.replace("\r\n", "\n"))
     text = text.replace("\r", "\n")
     text = _PUNCTUATION.sub(r"\\\1", text)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
+import pandas as pd
 import streamlit as st
 
 from dashboard import charts, formats, frames, parts, safe_text
@@ -41,11 +43,11 @@ def draw(source: Source, choice: Choice, pages: Pages) -> None:
     with right:
         first, second = st.columns(2) if wide else (st.container(), st.container())
         with first, parts.card():
-            _history(source, window, pairs, cell)
+            _history(source, window, pairs, cell, height=165 + 16 * members if wide else 225)
         with second, parts.card():
             _patterns(source, window)
     with parts.guarded():
-        _prompts(source, window, pairs, cell, pages)
+        _prompts(source, window, pairs, cell)
 
 
 def _first_cell(pairs: dict[str, np.ndarray]) -> tuple[int, int]:
@@ -63,7 +65,7 @@ def _take_click(members: int) -> tuple[int, int] | None:
     cell = int(picked[0].get("i", -1)), int(picked[0].get("j", -1))
     if (
         cell == st.session_state.get("cell_clicked")
-        or not (0 <= min(cell) and max(cell) < members)
+        or not (min(cell) >= 0 and max(cell) < members)
         or cell[0] == cell[1]
     ):
         return None
@@ -82,19 +84,19 @@ def _heatmap(source: Source, pairs: dict[str, np.ndarray], cell: tuple[int, int]
         "its rollouts on the same prompt in the same step is right. n: all-fail groups of the row that the column "
         "sampled too. Click a cell for its history and its prompts.",
     )
-    per_row = 74 if len(names) <= 5 else 60 if len(names) < WIDE_MEMBERS else 46
-    spec = charts.heatmap(names, parts.colours(), height=max(300, per_row * len(names) + 110))
+    height = 46 * len(names) + 120 if len(names) >= WIDE_MEMBERS else 440 + 25 * len(names)
+    spec = charts.heatmap(names, parts.colours(), height=height)
     cells = frames.heatmap_cells(names, pairs["solved"], pairs["both_attempted_fail"], cell)
     parts.chart(spec, key=HEATMAP_KEY, on_select="rerun", cells=cells)
 
 
-def _history(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int]) -> None:
+def _history(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int], height: int) -> None:
     row = cell[0]
     names = parts.labels(source.info)
     others = [slot for slot in range(len(names)) if slot != row]
     peers = [names[slot] for slot in others]
     parts.title(f"{safe_text.inline(names[row])} fails: who solves?", "dotted: mean over the window")
-    edges = frames.bucket_edges(window.first, window.last, 40)
+    edges = frames.bucket_edges(window.first, window.last, 30)
     history = source.ask("pair_history", tuple(edges))
     curves, hover = frames.rate_curves(
         peers, edges, history["solved"][:, row, others], history["both_attempted_fail"][:, row, others]
@@ -114,7 +116,7 @@ def _history(source: Source, window: Window, pairs: dict[str, np.ndarray], cell:
 def _patterns(source: Source, window: Window) -> None:
     names = parts.labels(source.info)
     found, total = source.ask("patterns", window.first, window.last, limit=10_000)
-    parts.title("Success patterns", "which members solved the same prompt in the same step")
+    parts.title("Success patterns", "which members solved the same prompt")
     if not total:
         parts.nothing("No prompt was sampled by the members yet.")
         return
@@ -132,87 +134,74 @@ def _patterns(source: Source, window: Window) -> None:
     )
 
 
-def _prompts(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int], pages: Pages) -> None:
+def _prompts(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int]) -> None:
     """The prompts behind the chosen cell, a page at a time, each with a link to its responses."""
-    members = source.info.members
     i, j = cell
     labels = parts.labels(source.info)
     solved, support = int(pairs["solved"][i, j]), int(pairs["both_attempted_fail"][i, j])
-    rate = f"{formats.of(solved, support, 'groups')} = {formats.rate(solved, support)} (95 %: {formats.interval(solved, support)})"
-    offset = integer_parameter("at") or 0
-    rows, total = source.ask(
-        "prompts_for", members[i].name, members[j].name, window.first, window.last, offset=offset, limit=ROWS
+    share = (
+        f"{formats.of(solved, support, 'groups')} = {formats.rate(solved, support)}" if support else "no all-fail group"
     )
-    if not rows and total and offset:
-        offset = (total - 1) // ROWS * ROWS
-        rows, total = source.ask(
-            "prompts_for", members[i].name, members[j].name, window.first, window.last, offset=offset, limit=ROWS
-        )
+    rows, total, offset = _page_of_prompts(source, window, cell)
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(
-            f"##### {safe_text.inline(labels[i])} fails, {safe_text.inline(labels[j])} solves: "
-            + (rate if support else "no all-fail group yet")
+            f"##### {safe_text.inline(labels[i])} fails, {safe_text.inline(labels[j])} solves: {share}", width="content"
         )
+        if support:
+            st.caption(f"95 %: {formats.interval(solved, support)}", width="stretch")
         if total > ROWS:
             _pager(offset, total)
     if not rows:
         parts.nothing("No such prompt in these steps.")
         return
-    with st.container(border=True, gap="xsmall"):
-        _header(labels[i], labels[j])
-        for row in rows:
-            _prompt_row(row, i, j, pages["trajectories"])
+    st.table(
+        pd.DataFrame([_prompt_row(row, labels, cell) for row in rows]),
+        border="horizontal",
+        hide_index=True,
+        alt="Prompts that the row's member failed and the column's member solved",
+    )
+
+
+def _page_of_prompts(source: Source, window: Window, cell: tuple[int, int]) -> tuple[list[PromptRow], int, int]:
+    """(rows, how many there are, offset); an offset beyond the end, from an old link, becomes the last page."""
+    members = source.info.members
+    where = members[cell[0]].name, members[cell[1]].name, window.first, window.last
+    offset = integer_parameter("at") or 0
+    rows, total = source.ask("prompts_for", *where, offset=offset, limit=ROWS)
+    if not rows and total:
+        offset = (total - 1) // ROWS * ROWS
+        rows, total = source.ask("prompts_for", *where, offset=offset, limit=ROWS)
+    return rows, total, offset
 
 
 def _pager(offset: int, total: int) -> None:
-    def turn(to: int) -> None:
-        st.query_params["at"] = str(to)
-
     last = min(offset + ROWS, total)
     st.caption(f"{formats.count(offset + 1)}–{formats.count(last)} of {formats.count(total)}", width="content")
-    st.button(
-        "",
-        icon=":material/chevron_left:",
-        key="newer",
-        on_click=turn,
-        args=(max(0, offset - ROWS),),
-        disabled=not offset,
-        help="Newer",
-    )
-    st.button(
-        "",
-        icon=":material/chevron_right:",
-        key="older",
-        on_click=turn,
-        args=(offset + ROWS,),
-        disabled=last >= total,
-        help="Older",
-    )
+    for key, icon, to, ends in (
+        ("newer", "chevron_left", max(0, offset - ROWS), offset == 0),
+        ("older", "chevron_right", offset + ROWS, last == total),
+    ):
+        st.button(
+            "", icon=f":material/{icon}:", key=f"prompts_{key}", on_click=_turn, args=(to,), disabled=ends, help=key
+        )
 
 
-_WIDTHS = [1, 2.2, 1.1, 1.1, 8, 1.5, 1.1]
+def _turn(to: int) -> None:
+    st.query_params["at"] = str(to)
 
 
-def _header(receiver: str, solver: str) -> None:
-    texts = ("Step", "Subject", safe_text.inline(receiver), safe_text.inline(solver), "Prompt", "Transfer", "")
-    for column, text in zip(st.columns(_WIDTHS, vertical_alignment="center"), texts, strict=True):
-        column.caption(text)
-
-
-def _prompt_row(row: PromptRow, i: int, j: int, target_page: st.Page) -> None:
-    subject = safe_text.inline(formats.clean(row.subject, 30)) if row.subject else formats.MISSING
-    level = f" :gray[level {row.level}]" if row.level is not None else ""
-    fate = f":{_FATES[row.transfer]}-badge[{row.transfer}]" if row.transfer in _FATES else ":gray[–]"
-    texts = (
-        formats.count(row.step),
-        subject + level,
-        f"{row.receiver_successes}/{row.receiver_n}",
-        f"{row.source_successes}/{row.source_n}",
-        safe_text.math_line(row.text, 150),
-        fate,
-    )
-    columns = st.columns(_WIDTHS, vertical_alignment="center")
-    for column, text in zip(columns[:-1], texts, strict=True):
-        column.markdown(text)
-    target = link_parameters(step=row.step, prompt=row.prompt, receiver=i, source=j)
-    columns[-1].page_link(target_page, label="open", icon="", query_params=target)
+def _prompt_row(row: PromptRow, labels: list[str], cell: tuple[int, int]) -> dict[str, str]:
+    """One row in Markdown; member text goes through `safe_text`."""
+    i, j = cell
+    query = urlencode(link_parameters(step=row.step, prompt=row.prompt, receiver=i, source=j))
+    fate = f":{_FATES[row.transfer]}-badge[{row.transfer}]" if row.transfer in _FATES else formats.MISSING
+    return {
+        "Step": formats.count(row.step),
+        "Subject": safe_text.inline(formats.clean(row.subject, 24)) if row.subject else formats.MISSING,
+        "Level": formats.MISSING if row.level is None else str(row.level),
+        f"{safe_text.inline(labels[i])} ✓": f"{row.receiver_successes}/{row.receiver_n}",
+        f"{safe_text.inline(labels[j])} ✓": f"{row.source_successes}/{row.source_n}",
+        "Prompt": safe_text.math_line(row.text, 160),
+        "Transfer": fate,
+        "Responses": f"[open ↗](trajectories?{query})",
+    }

@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pandas as pd
 import streamlit as st
 
 from dashboard import charts, formats, frames, parts, safe_text
-from dashboard.palette import member_colour
 from dashboard.controls import Choice, Pages, Window
+from dashboard.palette import member_colour
 from dashboard.source import Source
+from server.store.reader import EvaluationSummary
 
 TABLE_METRICS = ("entropy", "clip_own", "clip_peer", "tokens_per_second_rollout")
 ETA_STEPS = 50
-EVENTS = 8
+EVENTS = 6
+_EVENT_COLOURS = {"info": "gray", "warning": "orange", "error": "red"}
 
 
 def draw(source: Source, choice: Choice, pages: Pages) -> None:
@@ -23,9 +26,10 @@ def draw(source: Source, choice: Choice, pages: Pages) -> None:
     parts.status_line(source, window)
     if window is None:
         parts.no_steps(source.info)
-        _evaluation_and_events(source)
+        _below(source)
         return
-    _cards(source, window)
+    with parts.guarded():
+        _cards(source, window)
     edges = frames.bucket_edges(window.first, window.last)
     history = source.ask("member_history", tuple(edges))
     left, right = st.columns(2)
@@ -33,71 +37,70 @@ def draw(source: Source, choice: Choice, pages: Pages) -> None:
         parts.title("Rollout accuracy", "share of sampled responses that are right")
         _curves(source, edges, history["successes"], history["rollouts"], "accuracy")
     with right, parts.card():
-        parts.title("All-fail rate", "groups without one right response: nothing to learn from alone")
+        parts.title("All-fail rate", "groups without one right response")
         _curves(source, edges, history["all_fail"], history["groups"], "all_fail")
     with parts.guarded():
         _members(source, window, history)
-    _evaluation_and_events(source)
-    per_point = edges[-1] - edges[-2] if len(edges) == 2 else edges[2] - edges[1] if len(edges) > 2 else 1
+    _below(source)
+    width = max(np.diff(edges))
     st.caption(
-        f"1 point = {formats.count(per_point)} step{'' if per_point == 1 else 's'} · bands and ranges: 95 % Wilson intervals; "
-        "rollouts of one group are correlated, so they are somewhat too narrow."
+        f"1 point = {formats.count(width)} step{'' if width == 1 else 's'} · bands and ranges: 95 % Wilson intervals; "
+        "rollouts of one group and repeats of a prompt are correlated, so they are somewhat too narrow."
     )
 
 
 def _cards(source: Source, window: Window) -> None:
-    """Five numbers: how far, how often everyone is stuck, who helps, what the gate lets in, and whether it is alive."""
-    info = source.info
+    """Five numbers: how far, how often a member is stuck, who helps, what the gate lets in, and whether it is alive."""
     counts = source.ask("member_counts", window.first, window.last)
     pairs = source.ask("pair_counts", window.first, window.last)
     fails, groups = int(counts["all_fail"].sum()), int(counts["groups"].sum())
-    received = int(counts["received"].sum())
     admitted, responses = int(pairs["admitted"].sum()), int(pairs["responses"].sum())
-    grid = st.grid(5, min_column_width=165)
-    with grid:
-        done = info.last_step or 0
-        eta = f"ETA {formats.duration(_eta_s(source))}" if info.status == "running" else info.status
-        _card(
-            "Progress",
-            formats.rate(done, info.total_steps, 0),
-            f"{eta} · step {formats.count(done)} of {formats.count(info.total_steps)}",
-        )
-        _rate_card("All-fail groups", fails, groups, "", "Groups in which every rollout of a member failed.")
+    with st.grid(5, min_column_width=180):
+        _progress_card(source)
+        _rate_card("All-fail groups", fails, groups, "groups", "Groups in which every rollout of the member failed.")
         _rate_card(
             "Rescued by a peer",
-            received,
+            int(counts["received"].sum()),
             fails,
-            "",
-            "All-fail groups whose place a peer's group took, with at least one response admitted by the gate.",
+            "groups",
+            "All-fail groups whose place a peer's group took with at least one response that the gate admitted.",
         )
         _rate_card(
             "Admitted by the gate",
             admitted,
             responses,
-            "",
+            "responses",
             "Transferred responses whose compatibility s lies above the floor.",
         )
-        _card("Heartbeat", formats.ago(info.heartbeat), parts.status(info))
+        _heartbeat_card(source)
 
 
-def _card(label: str, value: str, chip: str, help_text: str | None = None, note: str | None = None) -> None:
-    st.metric(
-        label,
-        value,
-        chip,
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        help=help_text,
-        delta_description=note,
-    )
+def _progress_card(source: Source) -> None:
+    info = source.info
+    done = info.last_step or 0
+    with st.container(border=True, height="stretch", gap="xsmall"):
+        st.metric("Progress", formats.rate(done, info.total_steps, 0))
+        st.progress(min(1.0, done / info.total_steps) if info.total_steps else 0.0)
+        eta = f"ETA {formats.duration(_eta_s(source))} · " if parts.status(info) == "running" else ""
+        st.caption(f"{eta}step {formats.count(done)} of {formats.count(info.total_steps)}")
 
 
 def _rate_card(label: str, k: int, n: int, unit: str, help_text: str) -> None:
     """A share with its k of n and its interval."""
-    note = f"95 %: {formats.interval(k, n)}" if n else None
-    _card(label, formats.rate(k, n), formats.of(k, n, unit), help_text, note)
+    with st.container(border=True, height="stretch", gap="xsmall"):
+        st.metric(label, formats.rate(k, n), help=help_text)
+        st.markdown(f":gray-badge[{formats.of(k, n, unit)}]")
+        if n:
+            st.caption(f"95 %: {formats.interval(k, n)}")
+
+
+def _heartbeat_card(source: Source) -> None:
+    info = source.info
+    alive = parts.status(info) == "running"
+    with st.container(border=True, height="stretch", gap="xsmall"):
+        st.metric("Heartbeat" if alive else "Last heartbeat", formats.ago(info.heartbeat))
+        st.markdown(parts.status_badge(info))
+        st.caption(f"started {formats.ago(info.created)}")
 
 
 def _eta_s(source: Source) -> float | None:
@@ -124,80 +127,106 @@ def _members(source: Source, window: Window, history: dict[str, np.ndarray]) -> 
     metrics = {name: source.ask("metric", name, window.first, window.last) for name in TABLE_METRICS}
     share, _, _ = frames.wilson(history["successes"], history["rollouts"])
     table = frames.member_table(names, counts, share.T.tolist(), metrics)
-    column = st.column_config
+    colours = parts.colours()
+    dots = [f"color: {member_colour(colours, slot)}" for slot in range(len(names))]
     st.dataframe(
-        table.style.apply(lambda _: [f"color: {colour}" for colour in _member_colours(len(names))], subset=["Colour"]),
+        table.style.apply(lambda _: dots, subset=["Colour"]),
         hide_index=True,
-        height=35 * (len(table) + 1) + 2,
+        height="content",
         key="overview_members",
-        column_config={
-            "Colour": column.TextColumn("", width=28),
-            "Member": column.TextColumn(width="medium"),
-            "Trend": column.LineChartColumn(width="small", help="Accuracy over the window."),
-            "Entropy": column.TextColumn(alignment="right", help="Mean −log p of the sampled tokens, in nats."),
-            "Clip own": column.TextColumn(
-                alignment="right", help="Share of the member's own tokens whose ratio the objective clipped."
-            ),
-            "Clip peer": column.TextColumn(alignment="right", help="The same for grafted tokens."),
-            **{
-                name: column.TextColumn(alignment="right")
-                for name in ("Accuracy", "95 %", "Rollouts", "All-fail", "95 % ", "Groups", "Tokens/s")
-            },
-        },
+        column_config=_member_columns(table),
+        alt="Accuracy, all-fail rate, entropy, clipped tokens and speed of every member",
     )
 
 
-def _member_colours(members: int) -> list[str]:
-    colours = parts.colours()
-    return [member_colour(colours, slot) for slot in range(members)]
+def _member_columns(table: pd.DataFrame) -> dict[str, object]:
+    column = st.column_config
+    notes = {
+        "Rollouts": "Right responses of all sampled ones.",
+        "Groups": "All-fail groups of all groups.",
+        "Entropy": "Mean −log p of the sampled tokens, in nats.",
+        "Clip own": "Share of the member's own tokens whose ratio the objective clipped.",
+        "Clip peer": "Share of grafted tokens whose ratio the objective clipped.",
+        "Tokens/s": "Sampled tokens per second of the rollout phase.",
+    }
+    numbers = {
+        name: column.TextColumn(name.strip(), alignment="right", help=notes.get(name)) for name in table.columns[2:]
+    }
+    return numbers | {
+        "Colour": column.TextColumn("", width=28),
+        "Member": column.TextColumn(),
+        "Trend": column.LineChartColumn(width="small", help="Accuracy over the window, scaled to its own range."),
+    }
 
 
-def _evaluation_and_events(source: Source) -> None:
-    left, right = st.columns([3, 2])
-    with left, parts.card():
+def _below(source: Source) -> None:
+    """What does not depend on the window."""
+    with parts.card(stretch=False):
         _evaluation(source)
-    with right, parts.card():
+    with parts.card(stretch=False):
         _events(source)
 
 
 def _evaluation(source: Source) -> None:
     """Held-out accuracy before and now, one benchmark at a time."""
+    parts.title("Held-out evaluation", "hollow: before training, filled: now, with 95 % intervals")
     evaluations = source.ask("evaluations")
     benchmarks = list(dict.fromkeys(result.benchmark for result in evaluations))
-    parts.title("Held-out evaluation", "hollow: before training, filled: now, with 95 % intervals")
     if not benchmarks:
-        parts.nothing("No evaluation yet; it comes with the schedule in `evaluation.every_steps`.")
+        parts.nothing("No evaluation yet; the schedule is `evaluation.every_steps`.")
         return
     chosen = benchmarks[0]
     if len(benchmarks) > 1:
         chosen = st.selectbox("Benchmark", benchmarks, key="bench", bind="query-params", label_visibility="collapsed")
     names = parts.labels(source.info)
-    scores, moves = frames.before_after(
-        [member.name for member in source.info.members], names, [e for e in evaluations if e.benchmark == chosen]
+    members = [member.name for member in source.info.members]
+    scores, moves = frames.before_after(members, names, [e for e in evaluations if e.benchmark == chosen])
+    measured = [label for label, _, _ in moves]
+    slots = [names.index(label) for label in measured]
+    grid = st.grid(2, min_column_width=400, vertical_alignment="center")
+    with grid:
+        parts.chart(charts.before_after(measured, parts.colours(), slots), key="overview_evaluation", scores=scores)
+        st.table(_moves_table(moves), border="horizontal", hide_index=True)
+    problems = moves[0][2]
+    st.caption(
+        f"{safe_text.inline(formats.clean(chosen, 60))}: {formats.count(problems.problems)} problems, "
+        f"{formats.count(problems.responses)} responses a member, T = {formats.number(problems.temperature, 1)}; "
+        "intervals over problems."
     )
-    parts.chart(charts.before_after(names, parts.colours()), key="overview_evaluation", scores=scores)
+
+
+def _moves_table(moves: list[tuple[str, EvaluationSummary, EvaluationSummary]]) -> pd.DataFrame:
+    rows = []
     for label, first, last in moves:
-        st.caption(f"{safe_text.inline(label)}: {first.mean} {last.mean}")
+        once = first.step == last.step
+        change = last.mean - first.mean
+        rows.append(
+            {
+                "Member": safe_text.inline(label),
+                f"Before (step {formats.count(first.step)})": _score(first),
+                f"Now (step {formats.count(moves[0][2].step)})": formats.MISSING if once else _score(last),
+                "Change": formats.MISSING if once else f"**{formats.signed(100 * change, 1)}** points",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _score(result: EvaluationSummary) -> str:
+    return f"{formats.percent(result.mean)} &nbsp;:gray[{formats.span(result.low, result.high)}]"
 
 
 def _events(source: Source) -> None:
-    events = source.events(EVENTS)
     parts.title("Last events", "newest first")
+    events = source.events(EVENTS)
     if not events:
         parts.nothing("Nothing to report.")
     now = time.time()
-    shades = {"info": "gray", "warning": "orange", "error": "red"}
     for event in events:
-        where = " · ".join(
-            text
-            for text in (
-                formats.ago(event.created, now),
-                f"step {formats.count(event.step)}" if event.step is not None else "",
-                safe_text.inline(formats.clean(event.member, 24)) if event.member else "",
-            )
-            if text
-        )
-        level = event.level if event.level in shades else "info"
-        st.markdown(
-            f":{shades[level]}-badge[{level}] {safe_text.inline(formats.clean(event.message, 220))} :gray[{where}]"
-        )
+        where = [formats.ago(event.created, now)]
+        if event.step is not None:
+            where.append(f"step {formats.count(event.step)}")
+        if event.member:
+            where.append(safe_text.inline(formats.clean(event.member, 24)))
+        level = event.level if event.level in _EVENT_COLOURS else "info"
+        message = safe_text.inline(formats.shorten(formats.clean(event.message, 2_000), 220))
+        st.markdown(f":{_EVENT_COLOURS[level]}-badge[{level}] {message} :small[:gray[{' · '.join(where)}]]")

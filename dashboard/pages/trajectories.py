@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import streamlit as st
 
-from dashboard import charts, formats, frames, parts, safe_text
+from dashboard import charts, formats, frames, parts, responses, safe_text
 from dashboard.controls import Choice, Pages, Window, integer_parameter, slot_parameter
 from dashboard.source import Source
-from server.store.reader import GraftedRecord, GroupRecord, ResponseRecord, StoreError, Trajectory, TransferRow
+from server.store.reader import GroupRecord, StoreError, Trajectory, TransferRow
 
 ANY = "any"
 VERDICTS = ("admitted", "refused", "held out")
-# Longer responses scroll inside their card; the raw view always has all of it.
-SCROLL_CHARACTERS = 1_100
-SCROLL_HEIGHT = 300
-MATH_CHARACTERS = 6_000
 STEP_ROWS = 5_000
-
-_VERDICT_NOTES = {
-    -1: "no answer found",
-    -2: "grading timed out",
-    -3: "grader crashed",
-    -4: "grading error",
-    -5: "unreadable reference answer",
-    -6: "too long to grade",
-}
-_REFUSALS = {
-    "too_long": "too long for the receiver",
-    "round_trip": "text does not survive the receiver's tokens",
-    "undecodable": "undecodable text",
-    "empty": "empty response",
-}
 
 
 @dataclass(frozen=True)
@@ -81,7 +61,9 @@ def draw(source: Source, choice: Choice, pages: Pages) -> None:
 def _why_none(filters: Filters) -> str:
     if filters.options():
         return "No transfer matches these filters in these steps."
-    return "No group was transferred in these steps. Groups move where one member fails every rollout and a peer solves some."
+    return (
+        "No group was transferred in these steps. One moves where a member fails every rollout and a peer solves some."
+    )
 
 
 def _filters(source: Source) -> tuple[Filters, bool]:
@@ -164,10 +146,18 @@ def _navigation(source: Source, place: Place, total: int) -> None:
                 args=(row, slots),
                 disabled=row is None,
             )
-        st.caption(f"{where} · newest first", width="content")
+        st.caption(f"{where}, newest first", width="content")
         if integer_parameter("step") is None:
-            st.caption("· the address stays on the newest; press a button or")
-            st.button("keep this one", key="trajectory_keep", type="tertiary", on_click=_pin, args=(place, slots))
+            help_text = "Put this group into the address, so that the page stays on it and the link can be shared."
+            st.button(
+                "Link to this group",
+                icon=":material/link:",
+                key="trajectory_link",
+                type="tertiary",
+                on_click=_pin,
+                args=(place, slots),
+                help=help_text,
+            )
 
 
 def _pin(place: Place, slots: dict[str, int]) -> None:
@@ -186,15 +176,16 @@ def _group(source: Source, place: Place, raw: bool) -> None:
     giver = trajectory.source_member
     if giver is None:
         giver, peer = _asked_peer(source, place)
+    floor, _ = responses.exchange_settings(source.info.config)
     left, right = st.columns(2)
     with left:
-        _own(trajectory.own, labels[place.receiver], trajectory, raw)
+        responses.own_group(trajectory.own, labels[place.receiver], trajectory.transfer, raw)
     with right:
         if giver is None or peer is None:
             st.markdown("##### No peer group")
             st.caption("No group was routed to this place in this step.")
         else:
-            _peer(source, peer, labels[giver], trajectory, raw)
+            responses.peer_group(peer, labels[giver], trajectory.transfer, floor, raw)
 
 
 def _asked_peer(source: Source, place: Place) -> tuple[str | None, GroupRecord | None]:
@@ -220,32 +211,32 @@ def _prompt(trajectory: Trajectory, place: Place, raw: bool) -> None:
     badges.append(f":blue-badge[answer {safe_text.inline(answer)}]")
     with st.container(border=True, gap="xsmall"):
         st.markdown(f"**Prompt {prompt.key}** &nbsp;{' '.join(badges)}")
-        _text(prompt.text, raw)
+        responses.text(prompt.text, raw)
 
 
 def _gate(source: Source, trajectory: Trajectory, labels: dict[str, str]) -> None:
     """What was transferred, why, and what the gate made of it."""
     transfer = trajectory.transfer
     assert transfer is not None
-    floor, normaliser = exchange_settings(source.info.config)
+    receiver, giver = (safe_text.inline(labels[name]) for name in (transfer.receiver, transfer.source))
+    floor, normaliser = responses.exchange_settings(source.info.config)
     with st.container(border=True):
         facts, strip = st.columns([4, 7], vertical_alignment="center")
         admitted = sum(response.refusal is None for response in transfer.responses)
         scores = [response.s for response in transfer.responses if response.s is not None]
         with facts:
             st.markdown(
-                f"**{safe_text.inline(labels[transfer.receiver])} ← {safe_text.inline(labels[transfer.source])}** &nbsp;"
+                f"**{receiver} ← {giver}** &nbsp;"
                 + _transfer_badge(transfer.held_out, admitted, len(transfer.responses))
             )
-            lines = [
-                f"expected useful share v = {formats.number(transfer.value)}{' · joined by a tie' if transfer.tie else ''}"
-            ]
+            tie = " · joined by a tie" if transfer.tie else ""
+            lines = [f"expected useful share v = {formats.number(transfer.value)}{tie}"]
             if transfer.held_out:
                 lines.append("held out: chosen, but withheld as a control")
             else:
                 mean = formats.number(sum(scores) / len(scores)) if scores else formats.MISSING
                 lines.append(f"{admitted} of {len(transfer.responses)} responses admitted · mean s = {mean}")
-            lines.append(f"s normalised by: {normaliser} · floor {formats.number(floor, 2)}")
+            lines += [f"s normalised by: {normaliser}", f"floor {formats.number(floor, 2)}"]
             st.caption("  \n".join(lines))
         with strip:
             rewards = [response.reward for response in trajectory.source.responses] if trajectory.source else []
@@ -258,103 +249,7 @@ def _gate(source: Source, trajectory: Trajectory, labels: dict[str, str]) -> Non
                 )
 
 
-def exchange_settings(config: object) -> tuple[float | None, str]:
-    """(floor, normaliser in words) of a run's configuration; (None, "not recorded") where it does not say."""
-    exchange = config.get("exchange") if isinstance(config, Mapping) else None
-    exchange = exchange if isinstance(exchange, Mapping) else {}
-    floor = exchange.get("floor")
-    words = {
-        "own": "own (each model's mean over its own tokens)",
-        "bytes": "bytes (both sums over the text's UTF-8 bytes)",
-        "reference": "reference (both sums over bytes, at the population's bytes per token)",
-    }
-    normaliser = exchange.get("normaliser")
-    return (
-        float(floor) if isinstance(floor, int | float) else None,
-        words.get(
-            str(normaliser), safe_text.inline(formats.clean(str(normaliser), 40)) if normaliser else "not recorded"
-        ),
-    )
-
-
 def _transfer_badge(held_out: bool, admitted: int, responses: int) -> str:
     if held_out:
         return ":violet-badge[held out]"
     return ":green-badge[grafted]" if admitted else f":orange-badge[refused: none of {responses} admitted]"
-
-
-def _own(group: GroupRecord, label: str, trajectory: Trajectory, raw: bool) -> None:
-    st.markdown(f"##### {safe_text.inline(label)} · own group · {group.successes}/{group.n} solved")
-    transfer = trajectory.transfer
-    if group.errors:
-        note = f"{group.errors} responses could not be graded: the group never moves."
-    elif transfer is not None and not transfer.held_out:
-        grafted = any(response.refusal is None for response in transfer.responses)
-        note = "Replaced by the peer's group." if grafted else "Leaves the update: no peer response was admitted."
-    else:
-        note = "No reward differs, so every advantage is zero." if group.all_fail else "Part of the update."
-    st.caption(note)
-    for index, response in enumerate(group.responses):
-        _response(index, response, None, None, raw)
-
-
-def _peer(source: Source, group: GroupRecord, label: str, trajectory: Trajectory, raw: bool) -> None:
-    transfer = trajectory.transfer
-    kind = "peer's group, not routed" if transfer is None else "held-out group" if transfer.held_out else "peer's group"
-    st.markdown(f"##### {safe_text.inline(label)} · {kind} · {group.successes}/{group.n} solved")
-    if transfer is None:
-        st.caption("It solved the prompt, but the exchange did not choose it for this place.")
-    elif transfer.held_out:
-        st.caption("Withheld as a control: not scored, not trained on.")
-    else:
-        st.caption("Keeps the advantages its own rewards gave it; the weight is min(s, 1) above the floor.")
-    floor, _ = exchange_settings(source.info.config)
-    gate = {response.index: response for response in transfer.responses} if transfer is not None else {}
-    for index, response in enumerate(group.responses):
-        _response(index, response, gate.get(index), floor, raw)
-
-
-def _response(index: int, response: ResponseRecord, gate: GraftedRecord | None, floor: float | None, raw: bool) -> None:
-    badges = [
-        ":green-badge[✓ reward 1]"
-        if response.reward == 1
-        else f":gray-badge[✗ reward {formats.number(response.reward, 0)}]",
-        f":gray-badge[A = {formats.signed(response.advantage)}]",
-    ]
-    if response.verdict in _VERDICT_NOTES:
-        badges.append(f":orange-badge[{_VERDICT_NOTES[response.verdict]}]")
-    if response.finish != "stop":
-        badges.append(
-            ":orange-badge[cut at the length limit]" if response.finish == "length" else ":orange-badge[aborted]"
-        )
-    if gate is not None:
-        badges += gate_badges(gate, floor)
-    tokens = f":gray[{formats.count(len(response.token_ids))} tokens]"
-    with st.container(border=True, gap="xsmall"):
-        st.markdown(f"**#{index}** &nbsp;{' '.join(badges)} {tokens}")
-        _text(response.text, raw)
-
-
-def gate_badges(gate: GraftedRecord, floor: float | None) -> list[str]:
-    """What the gate said about one response: s, then its weight or the reason of its refusal."""
-    badges = [] if gate.s is None else [f":blue-badge[s = {formats.number(gate.s)}]"]
-    if gate.refusal is None:
-        return [*badges, f":green-badge[weight {formats.number(gate.weight, 2)}]"]
-    if gate.refusal == "floor":
-        limit = "the floor" if floor is None else f"floor {formats.number(floor, 2).rstrip('0').rstrip('.')}"
-        return [f":orange-badge[refused: s = {formats.number(gate.s)} ≤ {limit}]"]
-    reason = _REFUSALS.get(gate.refusal, safe_text.inline(formats.clean(gate.refusal, 40)))
-    return [*badges, f":orange-badge[refused: {reason}]"]
-
-
-def _text(text: str, raw: bool) -> None:
-    """Model output: formulas typeset and everything else literal, or exactly the text in a code block."""
-    if not text.strip():
-        st.caption("(empty)")
-        return
-    long = len(text) > SCROLL_CHARACTERS
-    with st.container(height=SCROLL_HEIGHT if long else "content", border=False):
-        if raw:
-            st.code(text, language=None, wrap_lines=True)
-        else:
-            st.markdown(safe_text.math(text, MATH_CHARACTERS))

@@ -1,0 +1,123 @@
+"""One group of responses as cards: what was written, what it earned, and what the gate said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import streamlit as st
+
+from dashboard import formats, safe_text
+from server.store.reader import GraftedRecord, GroupRecord, ResponseRecord, TransferRecord
+
+# Longer responses scroll inside their card; the raw view always has all of it.
+SCROLL_CHARACTERS = 1_100
+SCROLL_HEIGHT = 300
+MATH_CHARACTERS = 6_000
+
+_VERDICT_NOTES = {
+    -1: "no answer found",
+    -2: "grading timed out",
+    -3: "grader crashed",
+    -4: "grading error",
+    -5: "unreadable reference answer",
+    -6: "too long to grade",
+}
+_REFUSALS = {
+    "too_long": "too long for the receiver",
+    "round_trip": "text does not survive the receiver's tokens",
+    "undecodable": "undecodable text",
+    "empty": "empty response",
+}
+
+
+def exchange_settings(config: object) -> tuple[float | None, str]:
+    """(floor, normaliser in words) of a run's configuration; (None, "not recorded") where it does not say."""
+    exchange = config.get("exchange") if isinstance(config, Mapping) else None
+    exchange = exchange if isinstance(exchange, Mapping) else {}
+    floor = exchange.get("floor")
+    words = {
+        "own": "own (each model's mean over its own tokens)",
+        "bytes": "bytes (both sums over the text's UTF-8 bytes)",
+        "reference": "reference (both sums over bytes, at the population's bytes per token)",
+    }
+    normaliser = exchange.get("normaliser")
+    return (
+        float(floor) if isinstance(floor, int | float) else None,
+        words.get(
+            str(normaliser), safe_text.inline(formats.clean(str(normaliser), 40)) if normaliser else "not recorded"
+        ),
+    )
+
+
+def own_group(group: GroupRecord, label: str, transfer: TransferRecord | None, raw: bool) -> None:
+    st.markdown(f"##### {safe_text.inline(label)} · own group · {group.successes}/{group.n} solved")
+    if group.errors:
+        note = f"{group.errors} responses could not be graded: the group never moves."
+    elif transfer is not None and not transfer.held_out:
+        grafted = any(response.refusal is None for response in transfer.responses)
+        note = "Replaced by the peer's group." if grafted else "Leaves the update: no peer response was admitted."
+    else:
+        note = "No reward differs, so every advantage is zero." if group.all_fail else "Part of the update."
+    st.caption(note)
+    for index, response in enumerate(group.responses):
+        _response(index, response, None, None, raw)
+
+
+def peer_group(group: GroupRecord, label: str, transfer: TransferRecord | None, floor: float | None, raw: bool) -> None:
+    kind = "peer's group, not routed" if transfer is None else "held-out group" if transfer.held_out else "peer's group"
+    st.markdown(f"##### {safe_text.inline(label)} · {kind} · {group.successes}/{group.n} solved")
+    if transfer is None:
+        st.caption("It solved the prompt, but the exchange did not choose it for this place.")
+    elif transfer.held_out:
+        st.caption("Withheld as a control: not scored, not trained on.")
+    else:
+        st.caption("Keeps the advantages its own rewards gave it; the weight is min(s, 1) above the floor.")
+    gate = {response.index: response for response in transfer.responses} if transfer is not None else {}
+    for index, response in enumerate(group.responses):
+        _response(index, response, gate.get(index), floor, raw)
+
+
+def _response(index: int, response: ResponseRecord, gate: GraftedRecord | None, floor: float | None, raw: bool) -> None:
+    badges = [
+        ":green-badge[✓ reward 1]"
+        if response.reward == 1
+        else f":gray-badge[✗ reward {formats.number(response.reward, 0)}]",
+        f":gray-badge[A = {formats.signed(response.advantage)}]",
+    ]
+    if response.verdict in _VERDICT_NOTES:
+        badges.append(f":orange-badge[{_VERDICT_NOTES[response.verdict]}]")
+    if response.finish != "stop":
+        badges.append(
+            ":orange-badge[cut at the length limit]" if response.finish == "length" else ":orange-badge[aborted]"
+        )
+    if gate is not None:
+        badges += gate_badges(gate, floor)
+    tokens = f":small[:gray[{formats.count(len(response.token_ids))} tokens]]"
+    with st.container(border=True, gap="xsmall"):
+        st.markdown(f"**#{index}** &nbsp;{' '.join(badges)} {tokens}")
+        text(response.text, raw)
+
+
+def gate_badges(gate: GraftedRecord, floor: float | None) -> list[str]:
+    """What the gate said about one response: s, then its weight or the reason of its refusal."""
+    badges = [] if gate.s is None else [f":blue-badge[s = {formats.number(gate.s)}]"]
+    if gate.refusal is None:
+        return [*badges, f":green-badge[weight {formats.number(gate.weight, 2)}]"]
+    if gate.refusal == "floor":
+        limit = "the floor" if floor is None else f"floor {formats.number(floor, 2).rstrip('0').rstrip('.')}"
+        return [f":orange-badge[refused: s = {formats.number(gate.s)} ≤ {limit}]"]
+    reason = _REFUSALS.get(gate.refusal, safe_text.inline(formats.clean(gate.refusal, 40)))
+    return [*badges, f":orange-badge[refused: {reason}]"]
+
+
+def text(written: str, raw: bool) -> None:
+    """Model output: formulas typeset and everything else literal, or exactly the text in a code block."""
+    if not written.strip():
+        st.caption("(empty)")
+        return
+    long = len(written) > SCROLL_CHARACTERS
+    with st.container(height=SCROLL_HEIGHT if long else "content", border=False):
+        if raw:
+            st.code(written, language=None, wrap_lines=True)
+        else:
+            st.markdown(safe_text.math(written, MATH_CHARACTERS))
