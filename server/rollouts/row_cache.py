@@ -145,4 +145,4 @@ def use_row_attention(model: PreTrainedModel) -> bool:
         model.set_attn_implementation(ROW_ATTENTION)
     except ValueError:
         return False
-    return True
+    return bool(model.config._attn_implementation == ROW_ATTENTION)

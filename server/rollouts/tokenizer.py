@@ -57,6 +57,11 @@ class MemberTokenizer:
         """Number of tokens, added ones included."""
         return len(self.hf)
 
+    @property
+    def id_limit(self) -> int:
+        """One more than the largest id; equals `vocab_size` unless some ids below it are unused."""
+        return max(self._ids) + 1
+
     def known(self, size: int) -> NDArray[np.bool_]:
         """Mask [size] of the ids of a model's output layer that this tokenizer can turn into text."""
         mask = np.zeros(size, dtype=np.bool_)

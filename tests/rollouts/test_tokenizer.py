@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from server.rollouts.tokenizer import MemberTokenizer, end_ids_of
@@ -113,6 +114,14 @@ def test_known_ids_stop_where_the_tokenizer_does() -> None:
     known = MemberTokenizer(character_tokenizer(40)).known(48)
     assert known.tolist() == [True] * 40 + [False] * 8
     assert MemberTokenizer(character_tokenizer(40)).known(30).all()
+
+
+def test_a_gap_in_the_ids_moves_the_limit_but_not_the_size() -> None:
+    words = {"<eos>": 0, "a": 1, "b": 4}
+    hf = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(vocab=words, merges=[])), eos_token="<eos>")
+    tokenizer = MemberTokenizer(hf)
+    assert (tokenizer.vocab_size, tokenizer.id_limit) == (3, 5)
+    assert tokenizer.known(6).tolist() == [True, True, False, False, True, False]
 
 
 def test_fingerprint_names_the_tokenizer_and_its_end_tokens() -> None:
