@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from population import doctor
-from population.doctor import Check, Machine, Probe
+from population.doctor import Check
+from population.machine import IMPORTS_PROBE, MODULE_PROBE, SQLITE_PROBE, VERIFIER_PROBE, Machine, Probe, run_probe
 
 VERSIONS = {
     "torch": "2.13.0+cpu",
@@ -33,11 +34,11 @@ FACTS: dict[str, object] = {
 
 def answer(code: str, argument: str, deadline_s: float) -> Probe:
     """A healthy machine's answers, without starting a process."""
-    if code == doctor.IMPORTS_PROBE:
+    if code == IMPORTS_PROBE:
         return Probe(FACTS)
-    if code == doctor.SQLITE_PROBE:
+    if code == SQLITE_PROBE:
         return Probe({"sqlite": "3.40.1", "journal": "wal"})
-    if code == doctor.VERIFIER_PROBE:
+    if code == VERIFIER_PROBE:
         return Probe({"verified": True})
     return Probe({"imported": True})
 
@@ -105,7 +106,7 @@ def test_an_old_python_is_a_problem(tmp_path: Path) -> None:
 def test_an_installed_package_that_does_not_import_is_a_problem_with_its_reason(
     probe: Probe, reason: str, tmp_path: Path
 ) -> None:
-    checks = doctor.diagnose(tmp_path, machine(probes={doctor.IMPORTS_PROBE: probe}))
+    checks = doctor.diagnose(tmp_path, machine(probes={IMPORTS_PROBE: probe}))
     row = find(checks, "DeepSpeed")
     assert row.status == "problem"
     assert reason in row.detail
@@ -122,7 +123,7 @@ def test_a_cpu_build_of_torch_beside_a_driver_is_told(tmp_path: Path) -> None:
 
 def test_a_gpu_is_listed_with_its_memory(tmp_path: Path) -> None:
     facts = FACTS | {"devices": [["NVIDIA H200", 139 * doctor.GIB]], "cuda_build": "13.0"}
-    checks = doctor.diagnose(tmp_path, machine(probes={doctor.IMPORTS_PROBE: Probe(facts)}))
+    checks = doctor.diagnose(tmp_path, machine(probes={IMPORTS_PROBE: Probe(facts)}))
     assert find(checks, "GPU") == Check("GPU", "ok", "NVIDIA H200 (139 GiB)")
 
 
@@ -141,14 +142,14 @@ def test_sglang_beside_another_torch_than_it_pins_is_a_problem_but_the_default_r
 def test_a_driver_that_does_not_import_is_told_apart_from_a_missing_one(tmp_path: Path) -> None:
     simulated = machine(
         versions={"psycopg": "3.3.9"},
-        probes={doctor.MODULE_PROBE: Probe({}, "ImportError: no pq wrapper available")},
+        probes={MODULE_PROBE: Probe({}, "ImportError: no pq wrapper available")},
     )
     row = find(doctor.diagnose(tmp_path, simulated), "PostgreSQL")
     assert (row.status, "no pq wrapper" in row.detail) == ("problem", True)
 
 
 def test_a_folder_without_write_ahead_log_stops_the_default(tmp_path: Path) -> None:
-    probes = {doctor.SQLITE_PROBE: Probe({"sqlite": "3.40.1", "journal": "delete"})}
+    probes = {SQLITE_PROBE: Probe({"sqlite": "3.40.1", "journal": "delete"})}
     checks = doctor.diagnose(tmp_path, machine(probes=probes))
     assert "the journal stays 'delete'" in find(checks, "SQLite").detail
     assert "local disk" in find(checks, "SQLite").fix
@@ -156,7 +157,7 @@ def test_a_folder_without_write_ahead_log_stops_the_default(tmp_path: Path) -> N
 
 
 def test_a_broken_verifier_is_told_and_exact_answers_still_run(tmp_path: Path) -> None:
-    probes = {doctor.VERIFIER_PROBE: Probe({}, "ModuleNotFoundError: No module named 'antlr4'")}
+    probes = {VERIFIER_PROBE: Probe({}, "ModuleNotFoundError: No module named 'antlr4'")}
     checks = doctor.diagnose(tmp_path, machine(probes=probes))
     assert find(checks, "Verifier").status == "problem"
     assert "antlr4" in find(checks, "Verifier").detail
@@ -183,14 +184,14 @@ def test_everything_that_is_not_ok_has_a_reason_and_what_is_required_a_remedy(tm
 
 
 def test_probes_report_a_crash_a_hang_and_an_error() -> None:
-    assert "signal 9" in doctor.run_probe("import os; os.kill(os.getpid(), 9)", "", 30).failure
-    hang = doctor.run_probe("import time; print('{\"first\": 1}', flush=True); time.sleep(60)", "", 1.0)
+    assert "signal 9" in run_probe("import os; os.kill(os.getpid(), 9)", "", 30).failure
+    hang = run_probe("import time; print('{\"first\": 1}', flush=True); time.sleep(60)", "", 1.0)
     assert hang == Probe({"first": 1}, "no answer within 1 s")
-    assert doctor.run_probe("raise ValueError('bad thing')", "", 30).failure == "ValueError: bad thing"
+    assert run_probe("raise ValueError('bad thing')", "", 30).failure == "ValueError: bad thing"
 
 
 def test_the_sqlite_probe_leaves_nothing_behind(tmp_path: Path) -> None:
-    probe = doctor.run_probe(doctor.SQLITE_PROBE, str(tmp_path), 30)
+    probe = run_probe(SQLITE_PROBE, str(tmp_path), 30)
     assert probe.facts["journal"] == "wal"
     assert list(tmp_path.iterdir()) == []
 
