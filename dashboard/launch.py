@@ -208,7 +208,7 @@ def _last_line(log: IO[bytes]) -> str:
     return lines[-1] if lines else "(no output)"
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """End this process when the one that started it is gone, however it went.
 
     Asked each half second: the kernel's own death signal watches the starting thread, not the process.
@@ -228,7 +228,7 @@ def _end_with_parent(parent: int) -> None:
 def main(arguments: list[str]) -> None:
     """The server process: `python -m dashboard.launch HOST PORT`, with the store and the parent in the environment."""
     host, port = arguments
-    _end_with_parent(int(os.environ[_PARENT_VARIABLE]))
+    end_with_parent(int(os.environ[_PARENT_VARIABLE]))
     from streamlit.web import cli
 
     sys.argv = ["streamlit", "run", str(ENTRY), *server_flags(host, int(port))]

@@ -1,7 +1,8 @@
-"""Population-wide checkpoints: every member, the router, the success graph and the step, as one folder that is there or not.
+"""Population-wide checkpoints: every member, the router, the success graph and the step, as one folder that is there
+or not.
 
-A checkpoint is written into ``tmp_<step>``, flushed to disk and renamed to ``step_<n>``: a kill at any moment leaves the last whole
-one. Trainer states are pickles; load only checkpoints that this program wrote.
+A checkpoint is written into ``tmp_<step>``, flushed to disk and renamed to ``step_<n>``: a kill at any moment leaves
+the last whole one. Trainer states are pickles; load only checkpoints that this program wrote.
 """
 
 from __future__ import annotations
@@ -83,12 +84,14 @@ class Checkpoints:
     def load(
         self, step: int, members: Mapping[str, Member], router: Router, exchange: Exchange, success_graph: SuccessGraph
     ) -> None:
-        """Bring the whole population to the state after ``step``. Nothing is changed when the checkpoint does not fit."""
+        """Bring the whole population to the state after ``step``. Nothing is changed when the checkpoint does not
+        fit.
+        """
         folder = self.folder / f"step_{step:08d}"
         state: dict[str, Any] = json.loads((folder / "state.json").read_text())
         if state["format"] != FORMAT:
             raise CheckpointError(
-                f"{folder}: format {state['format']}, this program reads {FORMAT}; resume with the version that wrote it"
+                f"{folder}: format {state['format']}, this reads {FORMAT}; resume with the version that wrote it"
             )
         if state["run_digest"] != self.run_digest:
             raise CheckpointError(

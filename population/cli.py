@@ -86,13 +86,13 @@ def plan(config: ConfigPath, set_: Overrides = None) -> None:
 
         with RewardService(workers=settings.rewards.workers, timeout_s=settings.rewards.timeout_s) as rewards:
             derived = plan_of(prepare(settings, rewards), local_folders(settings))
-        console = Console()
+        console, n = Console(), settings.rollouts.rollouts_per_prompt
         table = Table(show_header=False, title=f"{settings.name}: {derived.method}, {len(derived.members)} members")
         rows = [
             ("problems", f"{derived.problems:,}"),
             (
                 "samples per member and step",
-                f"{derived.prompts_per_step} x {settings.rollouts.rollouts_per_prompt} = {derived.samples_per_member:,}",
+                f"{derived.prompts_per_step} x {n} = {derived.samples_per_member:,}",
             ),
             ("samples per step, all members", f"{derived.samples:,}"),
             (
@@ -108,7 +108,8 @@ def plan(config: ConfigPath, set_: Overrides = None) -> None:
             rows.append(
                 (
                     "exchange",
-                    f"balance {derived.balance}, floor {derived.floor:g} on s ({derived.normaliser}), {derived.holdout:.0%} held out",
+                    f"balance {derived.balance}, floor {derived.floor:g} on s ({derived.normaliser}), "
+                    f"{derived.holdout:.0%} held out",
                 )
             )
         for row in rows:
@@ -183,9 +184,10 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="machine-readabl
 def db_upgrade(url: Annotated[str, typer.Argument(help="database URL of the store")]) -> None:
     """Bring a store to this program's schema; a SQLite file is backed up first."""
     with user_errors():
-        from server.store.writer import upgrade
+        from server.store.upgrade import upgrade
 
-        print(upgrade(url))
+        backup = upgrade(url)
+        print(f"upgraded; the former file is kept as {backup}" if backup else "already of this program's schema")
 
 
 def local_folders(config: RunConfig) -> dict[str, Path]:

@@ -1,8 +1,8 @@
 """The configuration of a run: strict, typed, one unit per name.
 
 ``load(path, overrides)`` reads YAML, applies ``a.b=value`` overrides and returns a :class:`RunConfig`, or raises
-:class:`ConfigError` with one line that names the key, what is wrong and the nearest valid name. Importing this module needs
-neither torch nor a model library.
+:class:`ConfigError` with one line that names the key, what is wrong and the nearest valid name. Importing this module
+needs neither torch nor a model library.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ class MemberConfig(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     model: str = Field(description="a model folder, a hub name, or demo:qwen3 | demo:llama | demo:neox")
-    learning_rate: PositiveFloat | None = Field(None, description="overrides update.learning_rate for this member")
-    max_tokens_per_pack: PositiveInt | None = Field(None, description="overrides update.max_tokens_per_pack")
+    learning_rate: PositiveFloat | None = Field(
+        default=None, description="overrides update.learning_rate for this member"
+    )
+    max_tokens_per_pack: PositiveInt | None = Field(default=None, description="overrides update.max_tokens_per_pack")
 
 
 class DataConfig(Section):
@@ -51,8 +53,10 @@ class DataConfig(Section):
     answer_field: str = "answer"
     subject_field: str | None = "subject"
     level_field: str | None = "level"
-    template: str = Field("{prompt}", description="text of the user message; {prompt} is the problem")
-    unparsable: Literal["refuse", "skip"] = Field("refuse", description="what to do with an answer no rule can read")
+    template: str = Field(default="{prompt}", description="text of the user message; {prompt} is the problem")
+    unparsable: Literal["refuse", "skip"] = Field(
+        default="refuse", description="what to do with an answer no rule can read"
+    )
 
     @field_validator("template")
     @classmethod
@@ -111,7 +115,8 @@ class UpdateConfig(Section):
     clip_high: PositiveFloat = 0.28
     aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"] = "token-mean"
     old_logprobs: Literal["auto", "engine", "trainer"] = Field(
-        "auto", description="theta_old of own tokens; auto: the engine's where it runs the trainer's own arithmetic"
+        default="auto",
+        description="theta_old of own tokens; auto: the engine's where it runs the trainer's own arithmetic",
     )
     max_tokens_per_pack: PositiveInt = 16384
     logprob_chunk_tokens: PositiveInt = 1024
@@ -121,7 +126,7 @@ class UpdateConfig(Section):
     gradient_checkpointing: bool = False
     offload_optimizer: bool = False
     lora: LoraConfig | None = None
-    threads: PositiveInt = Field(1, description="CPU threads of one member's trainer and engine")
+    threads: PositiveInt = Field(default=1, description="CPU threads of one member's trainer and engine")
 
 
 class ExchangeConfig(Section):
@@ -133,7 +138,7 @@ class ExchangeConfig(Section):
     normaliser: Literal["own", "bytes", "reference"] = "own"
     source_logprobs: Literal["auto", "engine", "trainer"] = "auto"
     holdout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.1, description="share of selected groups kept as a control, not grafted"
+        default=0.1, description="share of selected groups kept as a control, not grafted"
     )
     min_successes: PositiveInt = 1
     max_peer_share: Share | None = None
@@ -152,7 +157,9 @@ class BenchmarkConfig(DataConfig):
 
 
 class EvaluationConfig(Section):
-    """When and on what members are evaluated; step 0 and the last step are always evaluated when there are benchmarks."""
+    """When and on what members are evaluated; step 0 and the last step are always evaluated when there are
+    benchmarks.
+    """
 
     every_steps: PositiveInt = 5
     benchmarks: tuple[BenchmarkConfig, ...] = ()
@@ -191,12 +198,12 @@ class RunConfig(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     method: str = "graft"
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    steps: PositiveInt | None = Field(None, description="training steps; give steps or epochs")
+    steps: PositiveInt | None = Field(default=None, description="training steps; give steps or epochs")
     epochs: PositiveInt | None = None
-    folder: Path = Field(Path("runs"), description="checkpoints, exported members and caches of all runs")
-    store: str | None = Field(None, description="database URL; default: sqlite file graft.db in the folder")
+    folder: Path = Field(default=Path("runs"), description="checkpoints, exported members and caches of all runs")
+    store: str | None = Field(default=None, description="database URL; default: sqlite file graft.db in the folder")
     warm_start_seed: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="seed of demo: members; default: seed"
+        default=None, description="seed of demo: members; default: seed"
     )
     members: Annotated[tuple[MemberConfig, ...], Field(min_length=1)]
     data: TrainDataConfig
@@ -226,7 +233,8 @@ class RunConfig(Section):
             raise ValueError(f"method: there is no method {self.method!r}; {hint}")
         if METHODS[self.method].exchanges and len(self.members) < 2:
             raise ValueError(
-                f"members: method {self.method!r} exchanges groups and needs at least two members; add one or use method: grpo"
+                f"members: method {self.method!r} exchanges groups and needs at least two members; "
+                "add one or use method: grpo"
             )
         names = [member.name for member in self.members]
         for name in names:
@@ -249,7 +257,8 @@ class RunConfig(Section):
 def load(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a YAML file, apply ``key.path=value`` overrides (values in YAML syntax) and validate.
 
-    Raises :class:`ConfigError` (one line) for a missing file, bad YAML, an unknown key, a wrong type or an inconsistency.
+    Raises :class:`ConfigError` (one line) for a missing file, bad YAML, an unknown key, a wrong type or an
+    inconsistency.
     """
     path = Path(path)
     try:

@@ -1,7 +1,7 @@
 """The co-training loop: Algorithm 1 of the GRAFT paper for N members.
 
-``Coordinator.step`` is the algorithm, line by line; everything it calls is in the modules beside it. Everything random is keyed by
-(seed, step, member, purpose), so a step replays: a resumed run is the run that was never stopped.
+``Coordinator.step`` is the algorithm, line by line; everything it calls is in the modules beside it. Everything
+random is keyed by (seed, step, member, purpose), so a step replays: a resumed run is the run that was never stopped.
 """
 
 from __future__ import annotations
@@ -101,36 +101,32 @@ class Coordinator:
         """One step: sample, verify, route the all-fail groups to peers, gate, train peer-last, sync."""
         started, phase = time.process_time(), PhaseClock()
 
-        with phase(
-            "sample"
-        ):  # one shared prompt batch Q; every member M: n responses per prompt from its theta_old, rewards in {0, 1}
+        # One shared prompt batch Q. Every member M samples n responses per prompt from theta_old; rewards in {0, 1}.
+        with phase("sample"):
             problems = self.prompts.batch(step)
             rollouts = self.sampler.collect(step, problems)
 
-        with phase(
-            "route"
-        ):  # k_M(q); candidates k_R = 0 and 1 <= k_S < n; balanced, with ties (eq. 4; N members: METHOD part 2)
-            counts = self.success_graph.record(
-                step, {name: list(own.values()) for name, own in rollouts.groups.items()}
-            )
+        # k_M(q) for all members. Candidates: k_R(q) = 0 and 1 <= k_S(q) < n; balanced, with ties (eq. 4).
+        with phase("route"):
+            counts = self.success_graph.record(step, rollouts.groups)
             routing = self.router.route(step, counts)
 
-        with phase(
-            "exchange"
-        ):  # the source's text in the receiver's tokens; s (eq. 6-7); w = 1[s > floor] min(s, 1) (eq. 8)
+        # The source's text in the receiver's tokens; compatibility s (eq. 6-7); w = 1[s > floor] min(s, 1) (eq. 8).
+        with phase("exchange"):
             self.exchange.observe_scale(rollouts.groups)
             grafts = self.exchange.carry_out(step, routing.grafted, rollouts.groups, rollouts.prompt_ids)
 
-        with phase(
-            "update"
-        ):  # the source's group takes the failed one's place; own groups first, grafted last; clipped objective (eq. 9-10)
+        # The source's group takes the failed one's place; own groups first, grafted last; clipped objective (eq. 9-10).
+        with phase("update"):
             batches = {name: self.training_batch(step, name, rollouts, grafts[name]) for name in self.members}
             updates = self.update(step, batches)
 
-        with phase("sync"):  # theta_old <- theta: every engine takes over its trainer's weights
+        # theta_old <- theta: every engine takes over its trainer's weights.
+        with phase("sync"):
             self.sync(step)
 
-        self.router.observe(edge_weights(grafts))  # g of every edge used: what its receiver's gate admitted
+        # g of every edge used: the mean weight that its receiver's gate gave.
+        self.router.observe(edge_weights(grafts))
         return StepReport(step, rollouts, routing, grafts, updates, phase.seconds, time.process_time() - started)
 
     def training_batch(

@@ -77,8 +77,8 @@ def evaluate(
 ) -> list[EvaluationRecord]:
     """Sample and grade every benchmark for every member at its present weights.
 
-    The random numbers depend on the seed, the member and the problem but not on the step, so that two steps are compared on
-    common random numbers.
+    The random numbers depend on the seed, the member and the problem but not on the step, so that two steps are
+    compared on common random numbers.
     """
     records = []
     for benchmark in benchmarks:

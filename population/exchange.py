@@ -1,4 +1,6 @@
-"""Carrying out the transfers: a peer's group in the receiver's tokens, its compatibility and its weight (paper eq. 6-8)."""
+"""Carrying out the transfers: a peer's group in the receiver's tokens, its compatibility and its weight (paper eq.
+6-8).
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ Slot = tuple[str, int]
 class GraftedResponse:
     """One response of a transferred group as the receiver sees it.
 
-    ``ids`` and ``old_logprobs`` [T] are the receiver's tokens and its theta_old log-probabilities; both are empty when the text
-    could not cross. ``weight`` is 0 exactly when ``refusal`` names a reason. ``advantage`` is the source's own.
+    ``ids`` and ``old_logprobs`` [T] are the receiver's tokens and its theta_old log-probabilities; both are empty
+    when the text could not cross. ``weight`` is 0 exactly when ``refusal`` names a reason. ``advantage`` is the
+    source's own.
     """
 
     ids: np.ndarray
@@ -107,7 +110,9 @@ class Exchange:
         groups: Mapping[str, Mapping[int, Group]],
         prompt_ids: Mapping[str, Mapping[int, Sequence[int]]],
     ) -> dict[Slot, list[np.ndarray]]:
-        """Log-probs of every sent group under its own source: those of sampling, or the trainer's own where they may differ."""
+        """Log-probs of every sent group under its own source: those of sampling, or the trainer's own where they may
+        differ.
+        """
         needed = list(dict.fromkeys((t.source, t.prompt) for t in transfers))
         found: dict[Slot, list[np.ndarray]] = {}
         for name, member in self._members.items():

@@ -21,7 +21,9 @@ def warnings(step: int, rollouts: StepRollouts) -> list[EventRecord]:
             text = f"truncated: {truncated} of {len(finishes)} responses reached rollouts.max_response_tokens; raise it"
             events.append(EventRecord("warning", text, name, step))
         if len(set(rewards)) == 1:
-            text = f"constant reward: all {len(rewards)} responses got {rewards[0]:g}; this member's own groups teach nothing this step"
+            text = (
+                f"constant reward: all {len(rewards)} responses got {rewards[0]:g}; own groups teach nothing this step"
+            )
             events.append(EventRecord("warning", text, name, step))
         if ungraded > UNGRADED_SHARE * len(rewards):
             text = f"ungraded: the verifier failed on {ungraded} of {len(rewards)} responses; see their verdicts"

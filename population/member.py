@@ -28,7 +28,9 @@ class MemberError(ValueError):
 
 @dataclass
 class Member:
-    """A member as the coordinator drives it. ``trainer`` and ``engine`` are placements: ``call(method, ...)`` gives a Future."""
+    """A member as the coordinator drives it. ``trainer`` and ``engine`` are placements: ``call(method, ...)`` gives a
+    Future.
+    """
 
     name: str
     model: str
@@ -48,8 +50,9 @@ class Member:
 
 
 def locate_models(config: RunConfig) -> dict[str, Path]:
-    """{member name: folder} of every member that is a local folder or a hub name, its tokenizer checked; demo members are only
-    checked to exist. Writes nothing. Raises :class:`MemberError` for a folder that is missing or holds no usable model.
+    """{member name: folder} of every member that is a local folder or a hub name, its tokenizer checked; demo members
+    are only checked to exist. Writes nothing. Raises :class:`MemberError` for a folder that is missing or holds no
+    usable model.
     """
     folders = {}
     for member in config.members:
@@ -144,9 +147,10 @@ def load_tokenizer(name: str, folder: Path) -> MemberTokenizer:
 def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path, tokenizer: MemberTokenizer) -> TrainerSpec:
     """What the trainer of one member is built from."""
     update = config.update
-    lora = update.lora and LoraSpec(
-        rank=update.lora.rank, alpha=update.lora.alpha, target_modules=update.lora.target_modules
-    )
+    lora = None
+    if update.lora is not None:
+        modules = update.lora.target_modules
+        lora = LoraSpec(update.lora.rank, update.lora.alpha, modules if isinstance(modules, str) else tuple(modules))
     return TrainerSpec(
         model_path=str(folder),
         member=member.name,
@@ -170,7 +174,7 @@ def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path, tokenize
         lora=lora,
         threads=update.threads,
         device=update.device,
-        vocab_limit=tokenizer.vocab_size,
+        vocab_limit=tokenizer.id_limit,
     )
 
 

@@ -1,6 +1,7 @@
 """Every derived number of a run, before any work: samples, updates, steps, and a memory estimate per member.
 
-Needs neither torch nor a model library: parameter counts come from safetensors headers, or from the model's config.json.
+Needs neither torch nor a model library: parameter counts come from safetensors headers, or from the model's
+config.json.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def total_steps(config: RunConfig, problems: int) -> int:
 def make_plan(
     config: RunConfig, problems: int, benchmark_problems: Mapping[str, int], folders: Mapping[str, Path]
 ) -> Plan:
-    """Derive everything. ``problems`` is the size of the training set, ``folders`` {member: model folder} where known."""
+    """Derive everything. ``problems`` is the size of the training set, ``folders`` {member: model folder} where
+    known.
+    """
     per_step = config.data.prompts_per_step
     samples = per_step * config.rollouts.rollouts_per_prompt
     steps = total_steps(config, problems)
@@ -95,7 +98,9 @@ def make_plan(
 
 
 def member_plan(config: RunConfig, member: MemberConfig, folder: Path | None) -> MemberPlan:
-    """Parameters and memory of one member: trainer, optimiser, engine copy, KV cache and the largest pack's activations."""
+    """Parameters and memory of one member: trainer, optimiser, engine copy, KV cache and the largest pack's
+    activations.
+    """
     if folder is None or not (folder / "config.json").is_file():
         return MemberPlan(member.name, member.model, None, None)
     model = json.loads((folder / "config.json").read_text())

@@ -7,7 +7,7 @@ from collections import deque
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from population.coordinator import StepReport
@@ -31,11 +31,11 @@ class Display:
             console=console,
         )
         self._live = Live(self._bars, console=console, refresh_per_second=4, transient=False)
-        self._warm: dict[str, int] = {}
+        self._warm: dict[str, TaskID] = {}
         self._recent: deque[StepReport] = deque(maxlen=RECENT_STEPS)
         self._durations: deque[float] = deque(maxlen=50)
         self._total = 0
-        self._task: int | None = None
+        self._task: TaskID | None = None
         self._last = self._printed = time.monotonic()
 
     def __enter__(self) -> Display:
@@ -88,8 +88,10 @@ class Display:
             self._printed = now
             self.note(f"step {report.step}/{self._total}, {note}: {self._sentence()}")
 
-    def _rates(self) -> dict[str, tuple[float, float, int, int, int, int, float]]:
-        """Per member over the recent steps: accuracy, tokens/s, all-fail, groups, rescued, admitted, transferred responses."""
+    def _rates(self) -> dict[str, tuple[float, float, int, int, int, int, int]]:
+        """Per member over the recent steps: accuracy, tokens/s, all-fail, groups, rescued, admitted, transferred
+        responses.
+        """
         found = {}
         for name in self._recent[-1].updates:
             groups = [rollout.group for report in self._recent for rollout in report.rollouts.rollouts[name].values()]

@@ -48,8 +48,9 @@ def load_problems(
 ) -> tuple[list[Problem], list[Problem]]:
     """Read a data set; returns (problems, skipped ones whose answer no rule can read).
 
-    ``unparsable(answers)`` gives the positions of answers that cannot be verified; they are refused by name, or skipped and
-    returned for the record, as ``data.unparsable`` says. Duplicates of a problem are read once. Raises :class:`DataError`.
+    ``unparsable(answers)`` gives the positions of answers that cannot be verified; they are refused by name, or
+    skipped and returned for the record, as ``data.unparsable`` says. Duplicates of a problem are read once. Raises
+    :class:`DataError`.
     """
     problems: dict[int, Problem] = {}
     for row in _rows(data):
@@ -75,12 +76,15 @@ def load_problems(
 
 
 class PromptBatches:
-    """The shared prompt batch of every step: epochs of seeded permutations, incomplete last batches dropped (as the paper)."""
+    """The shared prompt batch of every step: epochs of seeded permutations, incomplete last batches dropped (as the
+    paper).
+    """
 
     def __init__(self, problems: Sequence[Problem], prompts_per_step: int, seed: int, source: str = "data") -> None:
         if len(problems) < prompts_per_step:
             raise DataError(
-                f"{source}: {len(problems)} problems are fewer than data.prompts_per_step = {prompts_per_step}; lower it or add problems"
+                f"{source}: {len(problems)} problems are fewer than data.prompts_per_step = {prompts_per_step}; "
+                "lower it or add problems"
             )
         self.problems = list(problems)
         self.prompts_per_step = prompts_per_step
@@ -159,7 +163,8 @@ def _problem(data: DataConfig, record: Mapping[str, Any], place: str) -> Problem
     for field in (data.prompt_field, data.answer_field):
         if record.get(field) in (None, ""):
             raise DataError(
-                f"{place}: no {field!r}; its fields are {', '.join(map(str, record))}: set prompt_field and answer_field"
+                f"{place}: no {field!r}; its fields are {', '.join(map(str, record))}: "
+                "set prompt_field and answer_field"
             )
     prompt = data.template.replace("{prompt}", str(record[data.prompt_field]))
     answer = str(record[data.answer_field])

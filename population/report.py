@@ -28,7 +28,9 @@ class MemberSummary:
 
 
 def summarise(reader: Reader, run: RunInfo, benchmark: str | None = None) -> list[MemberSummary]:
-    """Per member: accuracy on a benchmark (default: the first) at its first and last evaluation, and the exchange rates."""
+    """Per member: accuracy on a benchmark (default: the first) at its first and last evaluation, and the exchange
+    rates.
+    """
     first, last = run.first_step or 1, run.last_step or 0
     counts = reader.member_counts(run.uid, first, last)
     pairs = reader.pair_counts(run.uid, first, last)
@@ -51,19 +53,19 @@ def summarise(reader: Reader, run: RunInfo, benchmark: str | None = None) -> lis
 
 
 def rate(k: int, n: int) -> str:
-    """A rate with its 95 % Wilson interval and counts, on two lines; a dash where n is 0."""
+    """A rate and its counts, its 95 % Wilson interval on a second line; a dash where n is 0."""
     if n == 0:
         return ABSENT
     low, high = wilson_interval(k, n)
-    return f"{k / n:.1%} [{100 * low:.1f}, {100 * high:.1f}]\n{k:,} of {n:,}"
+    return f"{k / n:.1%}\n{k:,} of {n:,}\n[{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def accuracy(evaluation: EvaluationSummary | None) -> str:
-    """Mean over problems with its 95 % interval, and the step; a dash where nothing was measured."""
+    """Mean over problems, its 95 % interval on a second line; a dash where nothing was measured."""
     if evaluation is None:
         return ABSENT
     interval = f"[{100 * evaluation.low:.1f}, {100 * evaluation.high:.1f}]"
-    return f"{evaluation.mean:.1%} {interval}\nstep {evaluation.step}"
+    return f"{evaluation.mean:.1%}\n{interval}"
 
 
 def print_summary(console: Console, reader: Reader, run: RunInfo, hints: Sequence[str] = ()) -> None:
@@ -89,7 +91,7 @@ def print_summary(console: Console, reader: Reader, run: RunInfo, hints: Sequenc
     notes = "Rates with 95 % intervals in percent: Wilson over groups or responses"
     if measured is not None:
         per_problem = measured.responses // measured.problems
-        notes += f"; held-out ({measured.benchmark}): {measured.problems} problems x {per_problem} responses, clustered by problem"
+        notes += f"; held-out ({measured.benchmark}): {measured.problems} problems x {per_problem} responses"
     console.print(notes + ".", highlight=False)
     for hint in hints:
         console.print(hint, highlight=False, soft_wrap=True)

@@ -99,8 +99,9 @@ class Sampler:
             ids = tuple(self._members[name].tokenizer.encode_prompt(problem.prompt))
             if len(ids) > self._config.rollouts.max_prompt_tokens:
                 raise ValueError(
-                    f"member {name!r}: prompt {problem.prompt[:40]!r} has {len(ids)} tokens, more than rollouts.max_prompt_tokens = "
-                    f"{self._config.rollouts.max_prompt_tokens}; raise it or drop the problem"
+                    f"member {name!r}: prompt {problem.prompt[:40]!r} has {len(ids)} tokens, "
+                    f"more than rollouts.max_prompt_tokens = {self._config.rollouts.max_prompt_tokens}; "
+                    "raise it or drop the problem"
                 )
             known[problem.key] = ids
         return known[problem.key]

@@ -1,7 +1,8 @@
 """Routing: the step's success counts and the edge rates -> which group goes to whom (METHOD part 2).
 
-The router owns what is remembered between steps about an edge source -> receiver: g, the running mean weight that the receiver's
-gate gave to the source's responses. It turns the value of a candidate into its expected share of useful successes.
+The router owns what is remembered between steps about an edge source -> receiver: g, the running mean weight that the
+receiver's gate gave to the source's responses. It turns the value of a candidate into its expected share of useful
+successes.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Router:
         return Routing(tuple(transfers), frozenset((t.receiver, t.prompt) for t in held))
 
     def observe(self, weights: Mapping[tuple[str, str], Iterable[float]]) -> None:
-        """Update g of every edge (receiver, source) used in the step from the weights of its responses (dropped = 0)."""
+        """Update g of every edge (receiver, source) used in the step from the weights of its responses (dropped =
+        0).
+        """
         decay = self._settings.edge_rate_decay
         for edge, values in weights.items():
             mean = float(np.mean(list(values)))

@@ -70,7 +70,8 @@ class Watch:
 def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | None = None) -> str:
     """Run the configuration to its end (or go on where it stopped) and return the run's uid.
 
-    Nothing is written before data, models and store are found usable. A fault leaves the run marked failed with its message.
+    Nothing is written before data, models and store are found usable. A fault leaves the run marked failed with its
+    message.
     """
     with ExitStack() as stack:
         rewards = stack.enter_context(RewardService(workers=config.rewards.workers, timeout_s=config.rewards.timeout_s))
@@ -100,7 +101,9 @@ def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | N
 
 
 def begin(coordinator: Coordinator, prepared: Prepared, uid: str, previous: RunInfo | None) -> int:
-    """Open the run in the store, or bring members and store back to the newest checkpoint; returns the first step to do."""
+    """Open the run in the store, or bring members and store back to the newest checkpoint; returns the first step to
+    do.
+    """
     config, store = prepared.config, coordinator.store
     if previous is None:
         record = RunRecord(
@@ -147,8 +150,8 @@ def find_run(config: RunConfig, steps: int, uid: str | None) -> RunInfo:
     changed = differences(_course(dict(run.config)), _course(as_dict(config)))
     if changed:
         raise ResumeError(
-            f"run {run.uid}: its configuration differs in {', '.join(changed[:5])}; resume with the values it was started with, "
-            "or start a new run"
+            f"run {run.uid}: its configuration differs in {', '.join(changed[:5])}; "
+            "resume with the values it was started with, or start a new run"
         )
     if run.last_step is not None and run.last_step >= steps and run.status == "finished":
         raise ResumeError(

@@ -1,7 +1,7 @@
 """The success graph: for every prompt and member, how often it was tried and how often it was solved.
 
-A bipartite graph prompts x members kept as dense arrays ([P, N]: every member sees every batch, so the graph is dense), with
-networkx views for what people look at. A step costs the same whatever the number of prompts.
+A bipartite graph prompts x members kept as dense arrays ([P, N]: every member sees every batch, so the graph is
+dense), with networkx views for what people look at. A step costs the same whatever the number of prompts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class SuccessGraph:
     """Per-prompt record across members: attempts, successes, recent success rate, last step. 12 bytes per edge."""
 
     def __init__(self, members: Sequence[str], prompts: Sequence[int], *, rate_decay: float = 0.5) -> None:
-        """``prompts`` are the keys of the run's data set; ``rate_decay`` is the weight of the past in the recent rate."""
+        """``prompts`` are the keys of the run's data set; ``rate_decay`` is the weight of the past in the recent
+        rate.
+        """
         self.members = tuple(members)
         self._sorted = np.sort(np.asarray(prompts, dtype=np.int64))
         self._decay = rate_decay
@@ -41,14 +43,14 @@ class SuccessGraph:
         self.rate = np.full(shape, np.nan, np.float32)
         self.last_step = np.zeros(shape, np.int32)
 
-    def record(self, step: int, groups: Mapping[str, Sequence[Group]]) -> StepCounts:
-        """Add the groups of one step, {member: groups}; returns the step's own counts, which the router reads.
+    def record(self, step: int, groups: Mapping[str, Mapping[int, Group]]) -> StepCounts:
+        """Add the groups of one step, {member: {prompt: group}}; returns the step's own counts, which the router reads.
 
         A group with an ungraded response (a verifier fault) is left out: it is neither all-fail nor a source.
         """
         counts = StepCounts({}, {})
         for column, member in enumerate(self.members):
-            graded = [group for group in groups[member] if group.errors == 0]
+            graded = [group for group in groups[member].values() if group.errors == 0]
             counts.successes[member] = {group.prompt: group.successes for group in graded}
             counts.attempts[member] = {group.prompt: group.n for group in graded}
             if graded:
@@ -74,8 +76,8 @@ class SuccessGraph:
         return rows
 
     def complementarity(self) -> tuple[np.ndarray, np.ndarray]:
-        """(C, support), each [N, N], over all attempts so far: C[i, j] = share of the prompts that i tried and never solved
-        that j solved at least once, over those both tried; NaN where nothing supports it."""
+        """(C, support), each [N, N], over all attempts so far: C[i, j] = share of the prompts that i tried and never
+        solved that j solved at least once, over those both tried; NaN where nothing supports it."""
         size = len(self.members)
         solved, support = np.zeros((size, size)), np.zeros((size, size))
         for start in range(0, len(self._sorted), CHUNK_PROMPTS):
@@ -135,7 +137,7 @@ class SuccessGraph:
         with np.load(path) as arrays:
             if not np.array_equal(arrays["prompts"], self._sorted) or arrays["attempts"].shape != self.attempts.shape:
                 raise ValueError(
-                    f"{path}: the success graph of another data set or population; resume with the run's own configuration"
+                    f"{path}: the success graph of another data set or population; resume with the run's own settings"
                 )
             self.attempts, self.successes = arrays["attempts"], arrays["successes"]
             self.rate, self.last_step = arrays["rate"], arrays["last_step"]

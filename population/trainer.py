@@ -7,10 +7,9 @@ of the whole minibatch, known before the first backward, so micro-batches and ra
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from population import trainer_files
 from population.head import HeadOptions
 from population.packing import Layout, MicroBatch, Pair, blank_batch, micro_batches
+from population.processes import choose_device, engine_config, join_group
 from population.scoring import LogpModel, Paths, probe, score, silence_dropout, token_logprobs
 from population.updates import (
     LoraSpec,
@@ -42,6 +42,10 @@ __all__ = ["LoraSpec", "Trainer", "TrainerError", "TrainerSpec", "TrainingRespon
 
 _TAG = "engine"
 
+# transformers imports DeepSpeed on its own, and DeepSpeed then guesses the device, aloud.
+if not torch.cuda.is_available():
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
 
 class Trainer:
     """One member's model under training. One call at a time; several trainers of one process may run in threads.
@@ -55,11 +59,11 @@ class Trainer:
         Raises TrainerError for a device or a group that is not there, UnsupportedModel for a family that cannot train.
         """
         self.spec, self.rank, self.world = spec, rank, world
-        self.device = _device(spec.device)
+        self.device = choose_device(spec.device)
         torch.set_num_threads(spec.threads)
         with LOADING:
             deepspeed = _deepspeed(self.device)
-            _join_group(spec, self.device, rank, world, rendezvous)
+            join_group(spec, self.device, rank, world, rendezvous)
             hf = load_model(spec, self.device)
             dropout = silence_dropout(hf)
             options = HeadOptions(spec.logprob_chunk_tokens, spec.temperature, limit=spec.vocab_limit)
@@ -87,7 +91,7 @@ class Trainer:
                 trained, lr=spec.learning_rate, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay
             )
             self._engine: Any = deepspeed.initialize(
-                model=self._model, optimizer=self._optimizer, config=_engine_config(spec, world, self.device)
+                model=self._model, optimizer=self._optimizer, config=engine_config(spec, world, self.device)
             )[0]
         self._prepare_mode(hf)
         self._gathered = deepspeed.zero.GatheredParameters if spec.zero_stage == 3 else None
@@ -155,18 +159,17 @@ class Trainer:
     def save(self, folder: str | Path) -> None:
         """Write weights, optimiser state and the last report. Whole or absent; an older folder is replaced."""
         target = Path(folder)
-        if self.rank == 0:
-            trainer_files.start(target)
-        self._barrier()
-        unfinished = trainer_files.temporary(target)
-        self._engine.save_checkpoint(
-            str(unfinished), tag=_TAG, save_latest=False, exclude_frozen_parameters=self.spec.lora is not None
-        )
-        self._barrier()
-        if self.rank == 0:
-            facts = {**self._identity(), "step": self._step, "report": self._report and self._report.as_dict()}
-            trainer_files.write_manifest(unfinished, facts)
-            trainer_files.publish(target)
+        first = self.rank == 0
+        place = trainer_files.whole_folder(target) if first else nullcontext(trainer_files.temporary(target))
+        with place as unfinished:
+            self._barrier()
+            self._engine.save_checkpoint(
+                str(unfinished), tag=_TAG, save_latest=False, exclude_frozen_parameters=self.spec.lora is not None
+            )
+            self._barrier()
+            if first:
+                facts = {**self._identity(), "step": self._step, "report": self._report and self._report.as_dict()}
+                trainer_files.write_manifest(unfinished, facts)
         self._barrier()
 
     def load(self, folder: str | Path) -> None:
@@ -315,12 +318,6 @@ class Trainer:
             dist.barrier()
 
 
-def _device(wanted: str) -> torch.device:
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise TrainerError("device is cuda, but torch sees no CUDA device; use device auto or cpu")
-    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
-
-
 def _layout(spec: TrainerSpec, hf: Any, paths: Paths) -> Layout:
     """Packs where attention takes variable lengths; with dense attention padded rows cost less than one long row."""
     if spec.layout == "packed" and not paths.packed:
@@ -338,50 +335,14 @@ def _deepspeed(device: torch.device) -> Any:
     os.environ.setdefault("LOCAL_RANK", "0")
     import deepspeed
     import deepspeed.ops
+    from deepspeed.accelerator import get_accelerator
 
+    if get_accelerator().device_name() != device.type:
+        raise TrainerError(
+            f"the trainer is to run on {device.type}, but DeepSpeed was already set up for "
+            f"{get_accelerator().device_name()} in this process; set DS_ACCELERATOR={device.type} in the environment"
+        )
     if device.type == "cpu":
         # Two minutes of C++ compiling for a shared-memory collective that training never calls.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
-
-
-def _join_group(spec: TrainerSpec, device: torch.device, rank: int, world: int, rendezvous: str | None) -> None:
-    """Join the process group, once per process; a single rank needs neither file nor port."""
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-    if dist.is_initialized():
-        if dist.get_world_size() != world or dist.get_rank() != rank:
-            raise TrainerError(
-                f"this process is rank {dist.get_rank()} of {dist.get_world_size()}; "
-                f"a trainer of rank {rank} of {world} needs a process of its own"
-            )
-        return
-    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-    timeout = timedelta(seconds=spec.timeout_s)
-    if world == 1 and rendezvous is None:
-        store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
-        return
-    if rendezvous is None:
-        raise TrainerError(f"{world} ranks need a rendezvous address, such as file:///shared/folder/name")
-    dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world, timeout=timeout)
-
-
-def _engine_config(spec: TrainerSpec, world: int, device: torch.device) -> dict[str, Any]:
-    zero: dict[str, Any] = {"stage": spec.zero_stage, "overlap_comm": False}
-    if spec.offload_optimizer:
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": device.type == "cuda"}
-    config: dict[str, Any] = {
-        "train_batch_size": world,
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "gradient_clipping": spec.max_grad_norm,
-        "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-    }
-    if spec.dtype == "bfloat16":
-        # Stage 1 with float32 accumulation is another optimiser class; stage 2 shards the same states and has it.
-        zero["stage"] = max(spec.zero_stage, 2)
-        config["bf16"] = {"enabled": True, "check_grad_overflow": True}
-        config["data_types"] = {"grad_accum_dtype": "fp32"}
-    return config

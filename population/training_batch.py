@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from graft.advantages import group_advantages
@@ -24,9 +25,9 @@ def training_batch(
 ) -> list[list[TrainingResponse]]:
     """The minibatches of one member's update, each a list of retained responses.
 
-    A grafted prompt carries the admitted responses of the source's group, with the source's advantages and the gate's weights; its
-    failed group is gone. A prompt whose graft was refused whole leaves the update. ``engine_logprobs``: take theta_old of own
-    tokens from sampling; otherwise the trainer computes it.
+    A grafted prompt carries the admitted responses of the source's group, with the source's advantages and the gate's
+    weights; its failed group is gone. A prompt whose graft was refused whole leaves the update. ``engine_logprobs``:
+    take theta_old of own tokens from sampling; otherwise the trainer computes it.
     """
     arrivals = {graft.transfer.prompt: graft for graft in grafts}
     staying = [prompt for prompt in groups if prompt not in arrivals or arrivals[prompt].admitted]

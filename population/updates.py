@@ -237,25 +237,47 @@ def pack_loss(logprobs: torch.Tensor, tokens: PackTokens, spec: TrainerSpec, *, 
 def check_responses(minibatches: Sequence[Sequence[TrainingResponse]], limit: int, where: str) -> None:
     """Raise TrainerError for a response whose ids, lengths or numbers cannot be trained on, naming which one it is."""
     for number, minibatch in enumerate(minibatches):
+        if not minibatch or _sound(minibatch, limit):
+            continue
         for index, response in enumerate(minibatch):
             problem = _problem(response, limit)
             if problem:
                 raise TrainerError(f"{where}, minibatch {number}, response {index}: {problem}")
 
 
+def _sound(minibatch: Sequence[TrainingResponse], limit: int) -> bool:
+    """Whether all responses pass `_problem`, looked at together."""
+    for response in minibatch:
+        length = len(response.response_ids)
+        given = [values for values in (response.old_logprobs, response.engine_logprobs) if values is not None]
+        if length == 0 or len(response.prompt_ids) == 0 or any(len(values) != length for values in given):
+            return False
+    ids = np.concatenate([part for response in minibatch for part in response.pair])
+    numbers = np.array([(response.advantage, response.weight) for response in minibatch], dtype=np.float64)
+    old = [response.old_logprobs for response in minibatch if response.old_logprobs is not None]
+    return bool(
+        ids.min() >= 0
+        and ids.max() < limit
+        and np.isfinite(numbers).all()
+        and numbers[:, 1].min() >= 0
+        and (not old or np.isfinite(np.concatenate(old)).all())
+    )
+
+
 def _problem(response: TrainingResponse, limit: int) -> str:
+    """What is wrong with one response; empty when nothing is."""
     length = len(response.response_ids)
     if length == 0 or len(response.prompt_ids) == 0:
         return "prompt and response need at least one token each"
     for name, ids in (("prompt", response.prompt_ids), ("response", response.response_ids)):
-        low, high = int(ids.min()), int(ids.max())
+        low, high = int(np.min(ids)), int(np.max(ids))
         if low < 0 or high >= limit:
             return f"its {name} has the token id {low if low < 0 else high}; this model's ids are 0 to {limit - 1}"
     for name, values in (("old", response.old_logprobs), ("engine", response.engine_logprobs)):
         if values is not None and len(values) != length:
             return f"it has {length} tokens but {len(values)} {name} log-probabilities"
-        if name == "old" and values is not None and not np.isfinite(values).all():
-            return "its old log-probabilities are not all finite"
+    if response.old_logprobs is not None and not np.isfinite(response.old_logprobs).all():
+        return "its old log-probabilities are not all finite"
     if not np.isfinite(response.advantage):
         return f"its advantage is {response.advantage}"
     if not (np.isfinite(response.weight) and response.weight >= 0):

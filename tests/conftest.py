@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +32,14 @@ def chromium() -> str:
     path = find_chromium()
     assert path, "no Chromium on this machine: apt-get install chromium"
     return path
+
+
+@pytest.fixture(scope="session")
+def warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder whose demo members (seed 0) are warm-started, once for all tests; GRAFT_WARM_FOLDER names one to share."""
+    from population.demo.parallel import prepare_all
+
+    named = os.environ.get("GRAFT_WARM_FOLDER")
+    folder = Path(named) if named else tmp_path_factory.mktemp("warm")
+    prepare_all(["qwen3", "llama", "neox"], seed=0, cache_dir=folder / "warm-start")
+    return folder

@@ -1,9 +1,10 @@
 """Compare methods on the demo over seed pairs: ``python -m population.demo.study --arms grpo graft --seeds 0 1 2 3 4``.
 
-Each (arm, seed) is one recorded run in a process of its own, with its own store; what is finished is not run again, what was
-interrupted goes on. A seed is a pair: it sets the warm start and the training. Printed per arm: held-out accuracy (mean over members)
-at the last step by seed, the paired difference to GRPO with a 95 % t interval over seeds at equal rollouts, and the same at equal CPU
-time (the arm's newest evaluation within GRPO's CPU seconds). CPU seconds count training steps; evaluation is left out on both sides.
+Each (arm, seed) is one recorded run in a process of its own, with its own store; what is finished is not run again,
+what was interrupted goes on. A seed is a pair: it sets the warm start and the training. Printed per arm: held-out
+accuracy (mean over members) at the last step by seed, the paired difference to GRPO with a 95 % t interval over seeds
+at equal rollouts, and the same at equal CPU time (the arm's newest evaluation within GRPO's CPU seconds). CPU seconds
+count training steps; evaluation is left out on both sides.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ ARMS: Mapping[str, Arm] = {
 
 @dataclass(frozen=True)
 class Result:
-    """One finished run. ``accuracy`` and ``cpu`` are by evaluated step: {step: [N]} and {step: training CPU seconds so far}."""
+    """One finished run. ``accuracy`` and ``cpu`` are by evaluated step: {step: [N]} and {step: training CPU seconds
+    so far}.
+    """
 
     members: tuple[str, ...]
     accuracy: dict[int, np.ndarray]
@@ -78,7 +81,9 @@ class Result:
 
 
 def run_arm(name: str, seed: int, folder: Path, overrides: Sequence[str]) -> Result:
-    """Train one arm with one seed pair unless its finished record is there; RuntimeError with the log's tail when it fails."""
+    """Train one arm with one seed pair unless its finished record is there; RuntimeError with the log's tail when it
+    fails.
+    """
     arm = ARMS[name]
     home = folder / f"{name}-{seed}"
     url = f"sqlite:///{home / 'graft.db'}"
@@ -170,7 +175,8 @@ class Paired:
 
 
 def compare(arm: Mapping[int, Result], baseline: Mapping[int, Result]) -> tuple[Paired, Paired]:
-    """(at equal rollouts: both at their last step; at equal CPU: the arm within the baseline's CPU seconds), over common seeds.
+    """(at equal rollouts: both at their last step; at equal CPU: the arm within the baseline's CPU seconds), over
+    common seeds.
 
     Members are those of the arm: a pair is compared with the same two members trained alone.
     """

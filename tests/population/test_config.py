@@ -28,7 +28,10 @@ def small(**changes: object) -> dict[str, object]:
         ({"update": {"learning_rat": 1}}, "unknown key 'update.learning_rat'; did you mean 'learning_rate'?"),
         ({"update": {"lora": {"rnk": 4}}}, "unknown key 'update.lora.rnk'; did you mean 'rank'?"),
         ({"members": [{"name": "a", "modle": "x"}]}, "unknown key 'members.0.modle'; did you mean 'model'?"),
-        ({"evaluation": {"benchmarks": [{"nam": "x"}]}}, "unknown key 'evaluation.benchmarks.0.nam'; did you mean 'name'?"),
+        (
+            {"evaluation": {"benchmarks": [{"nam": "x"}]}},
+            "unknown key 'evaluation.benchmarks.0.nam'; did you mean 'name'?",
+        ),
         ({"update": {"learning_rate": "fast"}}, "update.learning_rate: Input should be a valid number"),
         ({"steps": "many"}, "steps: Input should be a valid integer"),
         ({"steps": None}, "give either steps or epochs"),
@@ -56,7 +59,12 @@ def test_one_member_alone_is_fine_without_exchange() -> None:
 def test_overrides_reach_sections_list_entries_by_name_and_by_index() -> None:
     config = load(
         DEMO,
-        ["update.learning_rate=5e-4", "members.llama.learning_rate=1e-3", "members.0.model=demo:neox", "exchange.max_peer_share=0.5"],
+        [
+            "update.learning_rate=5e-4",
+            "members.llama.learning_rate=1e-3",
+            "members.0.model=demo:neox",
+            "exchange.max_peer_share=0.5",
+        ],
     )
     assert config.update.learning_rate == 5e-4
     assert config.members[1].learning_rate == 1e-3
@@ -75,7 +83,7 @@ def test_overrides_reach_sections_list_entries_by_name_and_by_index() -> None:
     ],
 )
 def test_a_bad_override_is_refused(override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match="--set|demo.yaml") as error:
+    with pytest.raises(ConfigError, match=r"--set|demo\.yaml") as error:
         load(DEMO, [override])
     assert message in str(error.value)
 
@@ -99,7 +107,9 @@ def test_every_shipped_configuration_is_valid(path: Path) -> None:
 
 def test_the_digest_ignores_length_and_places_but_nothing_that_decides_the_course() -> None:
     base = parse(small())
-    assert digest(parse(small(steps=9, folder="elsewhere", store="sqlite:///x.db", checkpoint={"every_steps": 1}))) == digest(base)
+    assert digest(
+        parse(small(steps=9, folder="elsewhere", store="sqlite:///x.db", checkpoint={"every_steps": 1}))
+    ) == digest(base)
     assert digest(parse(small(seed=1))) != digest(base)
     assert digest(parse(small(exchange={"floor": 0.7}))) != digest(base)
 

@@ -49,23 +49,34 @@ def test_an_incomplete_last_batch_is_dropped_as_in_the_paper() -> None:
 
 
 def test_fewer_problems_than_a_step_needs_are_refused() -> None:
-    with pytest.raises(DataError, match="3 problems are fewer than data.prompts_per_step = 4"):
+    with pytest.raises(DataError, match=r"3 problems are fewer than data\.prompts_per_step = 4"):
         PromptBatches(problems(3), 4, seed=0)
 
 
 def test_keys_fit_in_53_bits_and_depend_on_every_part() -> None:
-    keys = {problem_key(*parts) for parts in [("d", "p", "1"), ("d", "p", "2"), ("d", "q", "1"), ("e", "p", "1"), ("dp", "", "1")]}
+    keys = {
+        problem_key(*parts)
+        for parts in [("d", "p", "1"), ("d", "p", "2"), ("d", "q", "1"), ("e", "p", "1"), ("dp", "", "1")]
+    }
     assert len(keys) == 5
     assert all(0 <= key < 2**53 for key in keys)
 
 
 def test_json_lines_csv_and_parquet_give_the_same_problems(tmp_path: Path) -> None:
-    records = [{"problem": "1+1?", "answer": "2", "kind": "add", "level": "Level 3"}, {"problem": "2+2?", "answer": "4", "kind": "add", "level": "1"}]
+    records = [
+        {"problem": "1+1?", "answer": "2", "kind": "add", "level": "Level 3"},
+        {"problem": "2+2?", "answer": "4", "kind": "add", "level": "1"},
+    ]
     fields = {"prompt_field": "problem", "subject_field": "kind"}
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(r) for r in records))
-    (tmp_path / "a.csv").write_text("problem,answer,kind,level\n" + "".join(f"{','.join(r.values())}\n" for r in records))
+    (tmp_path / "a.csv").write_text(
+        "problem,answer,kind,level\n" + "".join(f"{','.join(r.values())}\n" for r in records)
+    )
     parquet.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet")
-    found = [load_problems(DataConfig(source=str(tmp_path / f"a.{kind}"), **fields), all_fine)[0] for kind in ("jsonl", "csv", "parquet")]
+    found = [
+        load_problems(DataConfig(source=str(tmp_path / f"a.{kind}"), **fields), all_fine)[0]
+        for kind in ("jsonl", "csv", "parquet")
+    ]
     plain = [[(p.prompt, p.answer, p.subject, p.level) for p in kind] for kind in found]
     assert plain[0] == plain[1] == plain[2] == [("1+1?", "2", "add", 3), ("2+2?", "4", "add", 1)]
 
@@ -79,7 +90,9 @@ def test_the_template_wraps_the_prompt_and_duplicates_are_read_once(tmp_path: Pa
 def test_unverifiable_answers_are_named_and_counted_or_skipped_as_configured(tmp_path: Path) -> None:
     data = write_lines(tmp_path / "a.jsonl", [{"prompt": "x", "answer": "1"}, {"prompt": "y", "answer": "?!"}])
     bad = lambda answers: [i for i, answer in enumerate(answers) if answer == "?!"]  # noqa: E731
-    with pytest.raises(DataError, match=r"1 of 2 answers cannot be verified: '\?!' of 'y'; mend them or set unparsable: skip"):
+    with pytest.raises(
+        DataError, match=r"1 of 2 answers cannot be verified: '\?!' of 'y'; mend them or set unparsable: skip"
+    ):
         load_problems(data, bad)
     kept, skipped = load_problems(data.model_copy(update={"unparsable": "skip"}), bad)
     assert [p.prompt for p in kept] == ["x"]

@@ -55,7 +55,9 @@ def test_routing_is_a_function_of_seed_step_counts_and_edge_rates() -> None:
     settings = ExchangeConfig(holdout=0.3)
     first, again, other = (Router(METHODS["graft"], settings, seed) for seed in (0, 0, 1))
     assert first.route(4, random_counts(4)) == again.route(4, random_counts(4))
-    assert any(first.route(s, random_counts(s)).held_out != other.route(s, random_counts(s)).held_out for s in range(1, 6))
+    assert any(
+        first.route(s, random_counts(s)).held_out != other.route(s, random_counts(s)).held_out for s in range(1, 6)
+    )
 
 
 def test_an_edge_rate_starts_at_one_and_averages_the_admitted_weights_of_steps_in_which_it_was_used() -> None:

@@ -20,16 +20,23 @@ def group(member: str, prompt: int, rewards: list[int], ungraded: int = 0) -> Gr
     return Group(member, prompt, (response,) * len(rewards), np.array(rewards, np.float64), graded)
 
 
+def keyed(step: dict[str, list[Group]]) -> dict[str, dict[int, Group]]:
+    return {member: {g.prompt: g for g in own} for member, own in step.items()}
+
+
 def random_steps(seed: int, steps: int = 6) -> list[dict[str, list[Group]]]:
     rng = np.random.default_rng(seed)
     batches = [rng.choice(20, 8, replace=False) for _ in range(steps)]
-    return [{m: [group(m, int(p) * 10, rng.integers(0, 2, 4).tolist()) for p in batch] for m in MEMBERS} for batch in batches]
+    return [
+        {m: [group(m, int(p) * 10, rng.integers(0, 2, 4).tolist()) for p in batch] for m in MEMBERS}
+        for batch in batches
+    ]
 
 
 def filled(steps: list[dict[str, list[Group]]]) -> SuccessGraph:
     graph = SuccessGraph(MEMBERS, range(0, 200, 10))
     for number, step in enumerate(steps, 1):
-        graph.record(number, step)
+        graph.record(number, keyed(step))
     return graph
 
 
@@ -47,15 +54,15 @@ def test_counts_equal_a_recount_of_all_groups() -> None:
 def test_the_step_counts_are_those_of_the_step_alone() -> None:
     steps = random_steps(1, steps=2)
     graph = SuccessGraph(MEMBERS, range(0, 200, 10))
-    graph.record(1, steps[0])
-    counts = graph.record(2, steps[1])
+    graph.record(1, keyed(steps[0]))
+    counts = graph.record(2, keyed(steps[1]))
     assert counts.successes["b"] == {g.prompt: g.successes for g in steps[1]["b"]}
     assert counts.attempts["c"] == {g.prompt: 4 for g in steps[1]["c"]}
 
 
 def test_a_group_with_a_verifier_fault_counts_for_nobody() -> None:
     graph = SuccessGraph(MEMBERS, [1])
-    counts = graph.record(1, {"a": [group("a", 1, [0, 0], ungraded=1)], "b": [group("b", 1, [0, 1])], "c": []})
+    counts = graph.record(1, keyed({"a": [group("a", 1, [0, 0], ungraded=1)], "b": [group("b", 1, [0, 1])], "c": []}))
     assert counts.attempts == {"a": {}, "b": {1: 2}, "c": {}}
     assert graph.attempts.tolist() == [[0, 2, 0]]
 
@@ -63,7 +70,7 @@ def test_a_group_with_a_verifier_fault_counts_for_nobody() -> None:
 def test_counts_saturate_instead_of_wrapping() -> None:
     graph = SuccessGraph(("a",), [1])
     graph.attempts[:] = 65534
-    graph.record(1, {"a": [group("a", 1, [1, 1, 1])]})
+    graph.record(1, keyed({"a": [group("a", 1, [1, 1, 1])]}))
     assert graph.attempts[0, 0] == 65535
 
 
@@ -100,4 +107,4 @@ def test_save_and_load_give_the_same_graph_and_another_data_set_is_refused(tmp_p
 
 def test_an_unknown_prompt_is_an_error() -> None:
     with pytest.raises(KeyError, match="prompt 7 is not in the run's data set"):
-        SuccessGraph(("a",), [1, 2]).record(1, {"a": [group("a", 7, [1])]})
+        SuccessGraph(("a",), [1, 2]).record(1, keyed({"a": [group("a", 7, [1])]}))

@@ -1,0 +1,63 @@
+"""A `graft train` that kills itself: `python dying_run.py PHASE STEP DELAY_S -- TRAIN ARGUMENTS...`.
+
+SIGKILL comes DELAY_S after the phase of the step begins, so it falls inside sampling, training, the commit or the
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from population import coordinator
+from population.checkpoints import Checkpoints
+from population.cli import app
+
+
+def die_after(delay_s: float) -> None:
+    """Kill this process from a thread, whatever it is doing then."""
+    threading.Thread(target=lambda: (time.sleep(delay_s), os.kill(os.getpid(), signal.SIGKILL)), daemon=True).start()
+
+
+def arm(phase: str, step: int, delay_s: float) -> None:
+    """Make the phase of the step start the countdown."""
+    reached = {"step": 0}
+    whole_step, commit, save = coordinator.Coordinator.step, coordinator.Coordinator.commit, Checkpoints.save
+    timed = coordinator.PhaseClock.__call__
+
+    def step_(self: Any, number: int) -> Any:
+        reached["step"] = number
+        return whole_step(self, number)
+
+    def commit_(self: Any, report: Any) -> None:
+        if (phase, step) == ("commit", report.step):
+            die_after(delay_s)
+        commit(self, report)
+
+    def save_(self: Any, number: int, *rest: Any) -> Any:
+        if (phase, step) == ("checkpoint", number):
+            die_after(delay_s)
+        return save(self, number, *rest)
+
+    @contextmanager
+    def timed_(self: Any, name: str) -> Iterator[None]:
+        if (phase, step) == (name, reached["step"]):
+            die_after(delay_s)
+        with timed(self, name):
+            yield
+
+    coordinator.Coordinator.step = step_  # type: ignore[method-assign]
+    coordinator.Coordinator.commit = commit_  # type: ignore[method-assign]
+    Checkpoints.save = save_  # type: ignore[method-assign,assignment]
+    coordinator.PhaseClock.__call__ = timed_  # type: ignore[method-assign,assignment]
+
+
+if __name__ == "__main__":
+    arm(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    app(sys.argv[sys.argv.index("--") + 1 :])

@@ -1,0 +1,128 @@
+"""A run that is killed again and again and resumed is the run that was never killed."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from server.store.reader import Reader, open_reader
+from tests.commands import ROOT, run
+
+STEPS = 6
+DYING = ROOT / "tests" / "faults" / "dying_run.py"
+# (phase, step, longest delay in s): every phase of a step, and both writes; checkpoints fall on steps 2, 4 and 6.
+MOMENTS = [
+    ("sample", 1, 0.2),
+    ("update", 2, 0.3),
+    ("commit", 2, 0.05),
+    ("checkpoint", 2, 0.05),
+    ("exchange", 3, 0.1),
+    ("commit", 4, 0.03),
+    ("checkpoint", 4, 0.1),
+    ("sample", 5, 0.3),
+    ("sync", 5, 0.03),
+    ("checkpoint", 6, 0.05),
+]
+
+
+def arguments(warm_folder: Path, uid: str) -> list[str]:
+    settings = {
+        "folder": warm_folder,
+        "store": f"sqlite:///{warm_folder / f'{uid}.db'}",
+        "steps": STEPS,
+        "data.prompts_per_step": 12,
+        "update.prompts_per_minibatch": 3,
+        "checkpoint.every_steps": 2,
+        "evaluation.every_steps": 3,
+        "evaluation.benchmarks.heldout.limit": 24,
+    }
+    return [
+        "train",
+        "configs/demo.yaml",
+        "--quiet",
+        "--run",
+        uid,
+        *(p for k, v in settings.items() for p in ("--set", f"{k}={v}")),
+    ]
+
+
+def weights(warm_folder: Path, uid: str) -> dict[str, bytes]:
+    return {p.parent.name: p.read_bytes() for p in (warm_folder / uid / "members").glob("*/*.safetensors")}
+
+
+def everything(reader: Reader, uid: str) -> dict[str, object]:
+    """All that must not depend on kills: prompts, counts, transfers, losses, evaluations."""
+    names = [n for n in reader.metric_names(uid) if not n.startswith(("seconds_", "step_seconds", "tokens_per_second"))]
+    return {
+        "transfers": reader.transfers(uid, 1, STEPS, limit=10_000),
+        "counts": {k: v.tolist() for k, v in reader.member_history(uid, range(STEPS + 1)).items()},
+        "pairs": {k: v.tolist() for k, v in reader.pair_history(uid, range(STEPS + 1)).items()},
+        "patterns": reader.patterns(uid, 1, STEPS, limit=100),
+        "evaluations": reader.evaluations(uid),
+        "metrics": {
+            n: [np.nan_to_num(part, nan=-1.0).tolist() for part in reader.metric_series(uid, n, 1, STEPS)]
+            for n in names
+        },
+    }
+
+
+@pytest.mark.slow
+def test_ten_kills_leave_the_same_prompts_transfers_losses_and_weights(warm_folder: Path) -> None:
+    straight = run([sys.executable, "-m", "population", *arguments(warm_folder, "straight")], deadline_s=300)
+    assert straight.returncode == 0, straight.stderr
+    delays = random.Random(20260)
+    resume: list[str] = []
+    killed = 0
+    for phase, step, longest in MOMENTS:
+        command = [
+            str(DYING),
+            phase,
+            str(step),
+            f"{delays.uniform(0, longest):.3f}",
+            "--",
+            *arguments(warm_folder, "killed"),
+            *resume,
+        ]
+        done = run([sys.executable, *command], deadline_s=300)
+        assert done.returncode in (-9, 0), done.stdout + done.stderr  # 0: the phase was over before the delay
+        killed += done.returncode == -9
+        resume = ["--resume"]
+        if done.returncode == 0:
+            break
+    assert killed >= len(MOMENTS) - 1
+    if done.returncode == -9:
+        done = run([sys.executable, "-m", "population", *arguments(warm_folder, "killed"), "--resume"], deadline_s=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    with (
+        open_reader(f"sqlite:///{warm_folder / 'straight.db'}") as a,
+        open_reader(f"sqlite:///{warm_folder / 'killed.db'}") as b,
+    ):
+        assert a.run("straight").status == b.run("killed").status == "finished"
+        expected, found = everything(a, "straight"), everything(b, "killed")
+    for key in expected:
+        assert found[key] == expected[key], key
+    assert len(weights(warm_folder, "straight")) == 3
+    assert weights(warm_folder, "killed") == weights(warm_folder, "straight")
+    left_over = [p.name for p in (warm_folder / "killed" / "checkpoints").iterdir()]
+    assert sorted(left_over) == ["step_00000004", "step_00000006"]
+
+
+def test_a_resumed_run_refuses_another_configuration(warm_folder: Path) -> None:
+    first = arguments(warm_folder, "other")
+    cut = subprocess.run(
+        [sys.executable, str(DYING), "sample", "2", "0", "--", *first],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert cut.returncode == -9
+    done = run([sys.executable, "-m", "population", *first, "--resume", "--set", "exchange.floor=0.5"], deadline_s=120)
+    assert done.returncode == 2
+    assert "configuration differs in exchange.floor" in done.stderr
+    assert done.stderr.count("\n") == 1
