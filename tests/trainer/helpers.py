@@ -111,7 +111,9 @@ def reference_loss(model: Any, minibatch: Sequence[TrainingResponse], spec: Trai
     )
 
 
-def reference_gradient(folder: Path, minibatch: Sequence[TrainingResponse], spec: TrainerSpec) -> dict[str, torch.Tensor]:
+def reference_gradient(
+    folder: Path, minibatch: Sequence[TrainingResponse], spec: TrainerSpec
+) -> dict[str, torch.Tensor]:
     """Gradient of the whole minibatch by plain autograd, by parameter name."""
     model = load_causal_lm(folder, torch.float32)
     reference_loss(model, minibatch, spec)[0].backward()
