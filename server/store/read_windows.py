@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Integer, Select, Table, and_, column, func, select, values
+from sqlalchemy import Connection, Integer, Select, Table, column, func, select, true, values
 
 from server.store import schema
 from server.store.counts import MEMBER_COUNTS, PAIR_COUNTS, PAIR_SUMS, Floats, Ints
@@ -68,7 +68,7 @@ def _matrix(connection: Connection, statement: Select[Any], width: int) -> Float
 def _place(
     at: NDArray[Any], edges: Sequence[int], steps: Floats, cells: tuple[Floats, ...], values_of_rows: Floats
 ) -> None:
-    """Put each row at every edge of its step: edges repeat when buckets are empty or clipped."""
+    """Put each row at every edge of its step; edges repeat when buckets are empty or clipped."""
     index = tuple(cell.astype(np.int64) for cell in cells)
     for place, edge in enumerate(edges):
         chosen = steps == edge
@@ -111,40 +111,52 @@ def metric_change(
 
     A metric need not be recorded in every step, so the row of an edge is the newest at or before it.
     """
-    at = np.zeros((len(edges), len(slots), 5), np.float64)
+    distinct, place = np.unique(edges, return_inverse=True)
+    at = np.zeros((len(distinct), len(slots), 5), np.float64)
     identity = connection.scalar(select(schema.metric_names.c.id).where(schema.metric_names.c.name == name))
     if identity is not None:
-        place = {slot: index for index, slot in enumerate(slots)}
-        steps = np.array(edges)
-        rows = _matrix(connection, _newest_metric_rows(key.id, identity, slots, sorted(set(edges))), 7)
-        for edge, slot, *state in rows.tolist():
-            at[steps == edge, place[int(slot)]] = state
-    change = np.diff(at, axis=0)
+        newest = _matrix(connection, _newest_steps(key.id, identity, slots, distinct.tolist()), 3).astype(np.int64)
+        rows = _matrix(connection, _metric_sums(key.id, identity, slots, np.unique(newest[:, 2]).tolist()), 7)
+        sums = {(int(slot), int(step)): state for slot, step, *state in rows.tolist()}
+        row_of = {int(edge): row for row, edge in enumerate(distinct)}
+        column_of = {slot: column for column, slot in enumerate(slots)}
+        for edge, slot, step in newest.tolist():
+            if step:
+                at[row_of[edge], column_of[slot]] = sums[slot, step]
+    change = np.diff(at[place], axis=0)
     numerator = change[..., _NUMERATOR] + change[..., _LOW]
     counted = change[..., [_FINITE, _NOT_FINITE]].astype(np.int64)
     return numerator, change[..., _DENOMINATOR], counted[..., 0], counted[..., 1]
 
 
-def _newest_metric_rows(run: int, name: int, slots: Sequence[int], edges: Sequence[int]) -> Select[Any]:
+def _newest_steps(run: int, name: int, slots: Sequence[int], edges: Sequence[int]) -> Select[Any]:
+    """(edge, slot, newest step at or before the edge that recorded the metric, or 0)."""
     metrics = schema.metrics
-    older = metrics.alias("older")
     edge = values(column("edge", Integer), name="edges").data([(edge,) for edge in edges]).cte("edges")
     slot = values(column("slot", Integer), name="slots").data([(slot,) for slot in slots]).cte("slots")
     newest = (
-        select(func.max(older.c.step))
-        .where(older.c.run == run, older.c.name == name, older.c.member == slot.c.slot, older.c.step <= edge.c.edge)
+        select(func.coalesce(func.max(metrics.c.step), 0))
+        .where(metrics.c.run == run, metrics.c.name == name, metrics.c.member == slot.c.slot)
+        .where(metrics.c.step <= edge.c.edge)
         .scalar_subquery()
-        .correlate(edge, slot)
     )
-    state = (
+    return select(edge.c.edge, slot.c.slot, newest).select_from(edge.join(slot, true()))
+
+
+def _metric_sums(run: int, name: int, slots: Sequence[int], steps: Sequence[int]) -> Select[Any]:
+    """(slot, step, running sums) at these steps."""
+    metrics = schema.metrics
+    return select(
+        metrics.c.member,
+        metrics.c.step,
         metrics.c.sum_numerator,
         metrics.c.sum_numerator_low,
         metrics.c.sum_denominator,
         metrics.c.count_finite,
         metrics.c.count_not_finite,
+    ).where(
+        metrics.c.run == run, metrics.c.name == name, metrics.c.member.in_(list(slots)), metrics.c.step.in_(list(steps))
     )
-    here = and_(metrics.c.run == run, metrics.c.name == name, metrics.c.member == slot.c.slot, metrics.c.step == newest)
-    return select(edge.c.edge, slot.c.slot, *state).select_from(edge.join(slot, slot.c.slot >= -1).join(metrics, here))
 
 
 def metric_series(connection: Connection, key: RunKey, name: str, low: int, high: int) -> tuple[Ints, Floats, Floats]:

@@ -89,6 +89,7 @@ class Writer:
 
     def start_run(self, run: RunRecord) -> None:
         """Begin a new run and take its lease. StoreError when its uid is taken."""
+        self._refuse_while_holding()
         check_run(run)
         now = time.time()
         with self._transaction(f"starting run {run.uid}") as connection:
@@ -119,12 +120,13 @@ class Writer:
                 )  # fmt: skip
         self._held = HeldRun(identity, run.uid, tuple(run.members), 1, 0, Sums.zero(len(run.members)))
 
-    def resume_run(self, uid: str, step: int) -> None:
+    def resume_run(self, uid: str, step: int, *, total_steps: int | None = None) -> None:
         """Take a run's lease and make its record end at `step` (0: before the first): everything later is removed.
 
-        LeaseError while another process holds the run; a holder that certainly died is succeeded at once. StoreError
-        when the run is unknown or ends before `step`.
+        `total_steps` replaces the number planned at the start. LeaseError while another process holds the run; a holder
+        that certainly died is succeeded at once. StoreError when the run is unknown or ends before `step`.
         """
+        self._refuse_while_holding()
         runs, now = schema.runs, time.time()
         with self._transaction(f"resuming run {uid}") as connection:
             run = connection.execute(select(runs).where(runs.c.uid == uid)).one_or_none()
@@ -144,6 +146,7 @@ class Writer:
                     first_step=run.first_step if step else None, last_step=step or None,
                     writer=str(Holder.this_process()), lease_epoch=run.lease_epoch + 1,
                     lease_until=now + self._lease_seconds,
+                    total_steps=run.total_steps if total_steps is None else total_steps,
                 )
             )  # fmt: skip
             members = load_members(connection, run.id)
@@ -253,8 +256,8 @@ class Writer:
         try:
             if self._held is not None:
                 self.finish("interrupted", "the program ended before the run did")
-        except LeaseError:
-            # Another process writes the run now, and its status is no longer ours to change.
+        except StoreError:
+            # Taken over by another process, or the disk takes nothing more: it keeps its status and can be resumed.
             return
         finally:
             self.abandon()
@@ -271,6 +274,10 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _refuse_while_holding(self) -> None:
+        if self._held is not None:
+            raise StoreError(f"store: this writer still holds run {self._held.uid}; finish it first")
 
     def _run(self) -> HeldRun:
         if self._held is None:

@@ -97,6 +97,20 @@ def test_resuming_after_the_end_of_the_record_is_refused(writer: Writer) -> None
         writer.resume_run("other", 0)
 
 
+def test_a_run_may_be_resumed_to_go_on_longer(writer: Writer, url: str) -> None:
+    writer.start_run(SCENARIO.run())
+    writer.commit(SCENARIO.step(1))
+    with pytest.raises(StoreError, match="still holds run synthetic; finish it first"):
+        writer.resume_run("synthetic", 1)
+    writer.finish("finished")
+    writer.resume_run("synthetic", 1, total_steps=50)
+    with open_reader(url) as reader:
+        assert reader.run("latest").total_steps == 50
+        writer.finish("finished")
+        writer.resume_run("synthetic", 1)
+        assert reader.run("latest").total_steps == 50
+
+
 def test_resuming_sweeps_the_files_no_step_names_and_only_in_its_own_folder(tmp_path: Path) -> None:
     url = str(tmp_path / "store.db")
     with open_writer(url) as writer:
