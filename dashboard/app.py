@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import streamlit as st
 
 from dashboard import safe_text
-from dashboard.controls import Choice, Pages, sidebar
+from dashboard.controls import Choice, sidebar
 from dashboard.pages import complementarity, overview, trajectories
 from dashboard.source import Source, all_runs
 from server.store.reader import StoreError
@@ -16,25 +17,30 @@ from server.store.reader import StoreError
 ASSETS = Path(__file__).resolve().parent / "assets"
 RETRY_S = 2.0
 
-Draw = Callable[[Source, Choice, Pages], None]
 
-# One line a page: the address ("" is the start page), title, icon, what draws it, and whether it refreshes while live.
-PAGES: tuple[tuple[str, str, str, Draw, bool], ...] = (
-    ("", "Overview", ":material/monitoring:", overview.draw, True),
-    ("complementarity", "Complementarity", ":material/grid_on:", complementarity.draw, True),
-    ("trajectories", "Trajectories", ":material/compare_arrows:", trajectories.draw, False),
+class Entry(NamedTuple):
+    """One page: its address ("" is the start page), title, icon, what draws it, and whether it refreshes while live."""
+
+    path: str
+    title: str
+    icon: str
+    draw: Callable[[Source, Choice], None]
+    live: bool
+
+
+PAGES = (
+    Entry("", "Overview", ":material/monitoring:", overview.draw, True),
+    Entry("complementarity", "Complementarity", ":material/grid_on:", complementarity.draw, True),
+    Entry("trajectories", "Trajectories", ":material/compare_arrows:", trajectories.draw, False),
 )
 
 
 def main() -> None:
-    """One script run: sidebar, then the page inside the one fragment that refreshes."""
+    """One script run: sidebar, then the page inside the fragment that refreshes."""
     st.set_page_config("GRAFT population", page_icon=str(ASSETS / "icon.png"), layout="wide")
     st.html(ASSETS / "dashboard.css")
     choices: list[Choice] = []
-    pages: dict[str, st.Page] = {}
-    for path, title, icon, draw, live in PAGES:
-        pages[path] = _page(path, title, icon, draw, live, choices, pages)
-    current = st.navigation(list(pages.values()), position="top")
+    current = st.navigation([_page(entry, choices) for entry in PAGES], position="top")
     try:
         runs = all_runs()
     except StoreError as error:
@@ -47,25 +53,24 @@ def main() -> None:
     current.run()
 
 
-def _page(
-    path: str, title: str, icon: str, draw: Draw, live: bool, choices: list[Choice], pages: dict[str, st.Page]
-) -> st.Page:
+def _page(entry: Entry, choices: list[Choice]) -> st.Page:
+    """Streamlit's page; `choices` holds the sidebar's choice by the time it runs."""
+
     def run() -> None:
-        choice = choices[0]
-        every = choice.refresh_s if live else None
-        st.fragment(_body, run_every=every, key=f"page_{path or 'overview'}")(draw, choice, pages)
+        every = choices[0].refresh_s if entry.live else None
+        st.fragment(show, run_every=every, key=f"page_{entry.path or 'overview'}")(entry, choices[0])
 
-    run.__name__ = path or "overview"
-    return st.Page(run, title=title, icon=icon, url_path=path or None, default=not path)
+    run.__name__ = entry.path or "overview"
+    return st.Page(run, title=entry.title, icon=entry.icon, url_path=entry.path or None, default=not entry.path)
 
 
-def _body(draw: Draw, choice: Choice, pages: dict[str, st.Page]) -> None:
+def show(entry: Entry, choice: Choice) -> None:
+    """The page as the store is now, or one line saying why it cannot be read."""
     try:
         source = Source.open(choice.run)
+        entry.draw(source, choice)
     except StoreError as error:
         st.error(safe_text.inline(str(error)), icon=":material/database_off:")
-        return
-    draw(source, choice, pages)
 
 
 def _wait(reason: str) -> None:

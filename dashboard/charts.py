@@ -78,7 +78,7 @@ def member_scale(labels: Sequence[str], colours: Inks, slots: Sequence[int] | No
 def _member_legend() -> Spec:
     return {
         "orient": "top",
-        "columns": {"expr": "max(1, min(4, floor(width / 130)))"},
+        "columns": {"expr": "max(2, min(4, floor(width / 130)))"},
         "symbolType": "stroke",
         "symbolOpacity": 1,
         "offset": 8,
@@ -128,7 +128,14 @@ def curves(
     picked = {"param": "picked", "value": 1}
     fade = {"opacity": {"condition": picked, "value": 0.12}}
     layers: list[Spec] = [
-        {"mark": {"type": "area", "fillOpacity": 0.13, "invalid": "break-paths-filter-domains"}, "encoding": bounds},
+        {
+            "mark": {
+                "type": "area",
+                "fillOpacity": 0.13 if len(labels) <= 5 else 0.07,
+                "invalid": "break-paths-filter-domains",
+            },
+            "encoding": bounds,
+        },
         {
             "mark": {"type": "line", "strokeWidth": 2, "strokeJoin": "round", "invalid": "break-paths-filter-domains"},
             "params": [{"name": "picked", "select": {"type": "point", "fields": ["member"]}, "bind": "legend"}],

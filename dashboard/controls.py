@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import streamlit as st
@@ -10,9 +9,6 @@ import streamlit as st
 from dashboard import formats
 from dashboard.source import LATEST, Source
 from server.store.reader import RunInfo
-
-# The pages by their address, for links between them.
-Pages = Mapping[str, st.Page]
 
 REFRESH_S: dict[str, float | None] = {"off": None, "2s": 2.0, "10s": 10.0}
 # Query parameters that point into one run.

@@ -102,6 +102,16 @@ def guarded() -> Iterator[None]:
         st.error(f"This panel could not be drawn ({type(error).__name__}).", icon=":material/error:")
 
 
+def side_by_side() -> Any:
+    """Two panels a row where the window is wide enough, else one below the other."""
+    return st.grid(2, min_column_width=400, vertical_alignment="center")
+
+
+def curve_height(members: int) -> int:
+    """Pixels of a chart of curves: the legend takes a line for every three members."""
+    return 200 + 18 * -(-members // 3)
+
+
 def chart(spec: charts.Spec, *, key: str, on_select: Any = "ignore", **frames: pd.DataFrame) -> Any:
     """Draw a specification with its frames, in our own look rather than Streamlit's."""
     return st.vega_lite_chart(

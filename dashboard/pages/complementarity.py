@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import charts, formats, frames, parts, safe_text
-from dashboard.controls import Choice, Pages, Window, cell_parameter, integer_parameter, link_parameters
+from dashboard.controls import Choice, Window, cell_parameter, integer_parameter, link_parameters
 from dashboard.source import Source
 from server.store.reader import PromptRow
 
@@ -22,7 +22,7 @@ HEATMAP_KEY = "complementarity_heatmap"
 _FATES = {"grafted": "green", "refused": "orange", "held out": "violet"}
 
 
-def draw(source: Source, choice: Choice, pages: Pages) -> None:
+def draw(source: Source, choice: Choice) -> None:
     """The whole page, at one revision of the store."""
     window = choice.window(source.info)
     parts.status_line(source, window)
@@ -41,10 +41,10 @@ def draw(source: Source, choice: Choice, pages: Pages) -> None:
     with left, parts.card():
         _heatmap(source, pairs, cell)
     with right:
-        first, second = st.columns(2) if wide else (st.container(), st.container())
-        with first, parts.card():
+        below = parts.side_by_side() if wide else st.container()
+        with below, parts.card():
             _history(source, window, pairs, cell, height=165 + 16 * members if wide else 225)
-        with second, parts.card():
+        with below, parts.card():
             _patterns(source, window)
     with parts.guarded():
         _prompts(source, window, pairs, cell)
@@ -128,10 +128,12 @@ def _patterns(source: Source, window: Window) -> None:
         **frames.pattern_frames(names, shown, total),
     )
     covered = sum(occurrences for _, occurrences in shown)
-    st.caption(
-        f"{len(shown)} most frequent of {formats.count(len(found))} patterns: {formats.of(covered, total, 'prompts')} "
-        f"({formats.rate(covered, total)})."
+    some = (
+        "All patterns"
+        if len(shown) == len(found)
+        else f"{len(shown)} most frequent of {formats.count(len(found))} patterns"
     )
+    st.caption(f"{some}: {formats.of(covered, total, 'prompts')} ({formats.rate(covered, total)}).")
 
 
 def _prompts(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int]) -> None:

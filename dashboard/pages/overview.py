@@ -9,18 +9,19 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import charts, formats, frames, parts, safe_text
-from dashboard.controls import Choice, Pages, Window
+from dashboard.controls import Choice, Window
 from dashboard.palette import member_colour
 from dashboard.source import Source
 from server.store.reader import EvaluationSummary
 
 TABLE_METRICS = ("entropy", "clip_own", "clip_peer", "tokens_per_second_rollout")
+WATCHED_METRICS = ("loss", "grad_norm", "entropy")
 ETA_STEPS = 50
 EVENTS = 6
 _EVENT_COLOURS = {"info": "gray", "warning": "orange", "error": "red"}
 
 
-def draw(source: Source, choice: Choice, pages: Pages) -> None:
+def draw(source: Source, choice: Choice) -> None:
     """The whole page, at one revision of the store."""
     window = choice.window(source.info)
     parts.status_line(source, window)
@@ -32,14 +33,15 @@ def draw(source: Source, choice: Choice, pages: Pages) -> None:
         _cards(source, window)
     edges = frames.bucket_edges(window.first, window.last)
     history = source.ask("member_history", tuple(edges))
-    left, right = st.columns(2)
-    with left, parts.card():
+    beside = parts.side_by_side()
+    with beside, parts.card():
         parts.title("Rollout accuracy", "share of sampled responses that are right")
         _curves(source, edges, history["successes"], history["rollouts"], "accuracy")
-    with right, parts.card():
+    with beside, parts.card():
         parts.title("All-fail rate", "groups without one right response")
         _curves(source, edges, history["all_fail"], history["groups"], "all_fail")
     with parts.guarded():
+        _not_finite(source, window)
         _members(source, window, history)
     _below(source)
     width = max(np.diff(edges))
@@ -117,7 +119,7 @@ def _eta_s(source: Source) -> float | None:
 def _curves(source: Source, edges: list[int], k: np.ndarray, n: np.ndarray, key: str) -> None:
     names = parts.labels(source.info)
     curves, hover = frames.rate_curves(names, edges, k, n)
-    spec = charts.curves(names, parts.colours(), quantity=key.replace("_", "-"))
+    spec = charts.curves(names, parts.colours(), quantity=key.replace("_", "-"), height=parts.curve_height(len(names)))
     parts.chart(spec, key=f"overview_{key}", curves=curves, hover=hover)
 
 
@@ -137,6 +139,22 @@ def _members(source: Source, window: Window, history: dict[str, np.ndarray]) -> 
         column_config=_member_columns(table),
         alt="Accuracy, all-fail rate, entropy, clipped tokens and speed of every member",
     )
+
+
+def _not_finite(source: Source, window: Window) -> None:
+    """Name the members whose training produced numbers that are none, and how often; such a step enters no mean."""
+    labels = parts.labels(source.info, 28)
+    found = []
+    for name in WATCHED_METRICS:
+        _, broken = source.ask("metric_recorded", name, (window.first - 1, window.last))
+        what = name.replace("_", " ")
+        found += [
+            f"{what} of {safe_text.inline(label)} in {formats.count(times)} step{'' if times == 1 else 's'}"
+            for label, times in zip(labels, broken[0].tolist(), strict=True)
+            if times
+        ]
+    if found:
+        st.warning(f"Not a number: {', '.join(found)}.", icon=":material/warning:")
 
 
 def _member_columns(table: pd.DataFrame) -> dict[str, object]:
@@ -183,8 +201,7 @@ def _evaluation(source: Source) -> None:
     scores, moves = frames.before_after(members, names, [e for e in evaluations if e.benchmark == chosen])
     measured = [label for label, _, _ in moves]
     slots = [names.index(label) for label in measured]
-    grid = st.grid(2, min_column_width=400, vertical_alignment="center")
-    with grid:
+    with parts.side_by_side():
         parts.chart(charts.before_after(measured, parts.colours(), slots), key="overview_evaluation", scores=scores)
         st.table(_moves_table(moves), border="horizontal", hide_index=True)
     problems = moves[0][2]

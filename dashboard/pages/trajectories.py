@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from dashboard import charts, formats, frames, parts, responses, safe_text
-from dashboard.controls import Choice, Pages, Window, integer_parameter, slot_parameter
+from dashboard.controls import Choice, Window, integer_parameter, slot_parameter
 from dashboard.source import Source
 from server.store.reader import GroupRecord, StoreError, Trajectory, TransferRow
 
@@ -40,7 +40,7 @@ class Place:
     older: TransferRow | None
 
 
-def draw(source: Source, choice: Choice, pages: Pages) -> None:
+def draw(source: Source, choice: Choice) -> None:
     """The whole page; it never refreshes on its own, so a reader keeps the place."""
     window = choice.window(source.info)
     parts.status_line(source, window)

@@ -69,9 +69,10 @@ def _power(a: int, b: int) -> Problem:
         f"Find the remainder when ${a}^{{{b}}}$ is divided by $7$.",
         str(remainder),
         f"By Fermat $x^6 \\equiv 1 \\pmod 7$, and ${b} \\equiv {b % 6} \\pmod 6$. So\n\n"
-        f"\\[{a}^{{{b}}} \\equiv {a % 7}^{{{b % 6}}} \\equiv {remainder} \\pmod 7.\\]\n\nThe remainder is \\boxed{{{remainder}}}.",
-        f"The powers of ${a}$ modulo $7$ repeat with period $7$, so only ${b} \\bmod 7 = {b % 7}$ matters and the remainder "
-        f"is \\boxed{{{pow(a, b % 7, 7)}}}.",
+        f"\\[{a}^{{{b}}} \\equiv {a % 7}^{{{b % 6}}} \\equiv {remainder} \\pmod 7.\\]\n\n"
+        f"The remainder is \\boxed{{{remainder}}}.",
+        f"The powers of ${a}$ modulo $7$ repeat with period $7$, so only ${b} \\bmod 7 = {b % 7}$ matters "
+        f"and the remainder is \\boxed{{{pow(a, b % 7, 7)}}}.",
     )
 
 
@@ -82,8 +83,8 @@ def _choose(a: int, b: int) -> Problem:
         "Counting",
         f"In how many ways can ${k}$ of ${n}$ distinct books be chosen for a shelf if their order does not matter?",
         str(total),
-        f"Order does not matter, so the count is $\\binom{{{n}}}{{{k}}} = \\frac{{{n}!}}{{{k}!\\,{n - k}!}} = {total}$.\n\n"
-        f"$\\boxed{{{total}}}$",
+        f"Order does not matter, so the count is $\\binom{{{n}}}{{{k}}} = \\frac{{{n}!}}{{{k}!\\,{n - k}!}} "
+        f"= {total}$.\n\n$\\boxed{{{total}}}$",
         f"There are ${n}$ choices for the first book, ${n - 1}$ for the second and so on, which gives "
         f"\\boxed{{{math.perm(n, k)}}}.",
     )
@@ -94,7 +95,8 @@ def _ticket(a: int, b: int) -> Problem:
         "Prealgebra",
         f"A ticket costs ${a} for an adult and ${b} for a child. What do 3 adults and 4 children pay, in dollars?",
         str(3 * a + 4 * b),
-        f"Adults pay $3 \\times {a} = {3 * a}$ and children $4 \\times {b} = {4 * b}$; together \\boxed{{{3 * a + 4 * b}}}.",
+        f"Adults pay $3 \\times {a} = {3 * a}$ and children $4 \\times {b} = {4 * b}$; together "
+        f"\\boxed{{{3 * a + 4 * b}}}.",
         f"It costs ${a} per adult and ${b} per child, so $7 \\times {a + b} = {7 * (a + b)}$ <b>in total</b>, "
         f"see ![working](https://example.invalid/x.png): \\boxed{{{7 * (a + b)}}}",
     )
@@ -196,7 +198,7 @@ class Showcase:
             if not sources or rng.random() < 0.2:
                 continue
             source = max(sources, key=lambda peer: peer.successes)
-            held_out = bool(rng.random() < 0.1)
+            held_out = bool(rng.random() < 0.15)
             grafted = () if held_out else tuple(self._grafted(rng, i, one) for i, one in enumerate(source.responses))
             value = source.successes / source.n
             yield TransferRecord(
