@@ -33,7 +33,7 @@ Progress = Callable[[int, int, float], None]
 
 RECIPE_VERSION = 1
 PREFIX = "demo:"
-STEPS = {"qwen3": 500, "llama": 750, "neox": 650}
+STEPS = {"qwen3": 600, "llama": 600, "neox": 650}
 IGNORED = -100
 
 
