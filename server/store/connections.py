@@ -39,7 +39,8 @@ class Location:
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self.database}"
+        escaped = str(self.database).replace("%", "%25").replace("?", "%3F")
+        return f"sqlite:///{escaped}"
 
 
 def locate(url: str) -> Location:
@@ -53,6 +54,10 @@ def locate(url: str) -> Location:
     if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database == ":memory:":
         shown = parsed.render_as_string(hide_password=True)
         raise StoreError(f"store: {shown!r} cannot hold a run; give a database file as sqlite:///PATH")
+    if parsed.query:
+        raise StoreError(
+            f"store: {url!r} has options after '?', which a store does not take; leave them out, or give a path"
+        )
     return Location(Path(parsed.database).expanduser().absolute())
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from server.store.records import REFUSED_BY_FLOOR, TRUNCATED, UNGRADED_VERDICTS, GroupRecord, StepRecord, TransferRecord
+from server.store.records import REFUSED_BY_FLOOR, TRUNCATED, GroupRecord, StepRecord, TransferRecord
 
 MEMBER_COUNTS = (
     "groups", "all_fail", "mixed", "all_solved", "errors", "rollouts", "successes", "response_tokens", "truncated",
@@ -71,7 +71,7 @@ def group_facts(group: GroupRecord) -> GroupFacts:
     successes = errors = tokens = truncated = 0
     for response in group.responses:
         successes += response.reward > 0
-        errors += response.verdict in UNGRADED_VERDICTS
+        errors += response.ungraded
         tokens += response.token_ids.size
         truncated += response.finish == TRUNCATED
     return GroupFacts(len(group.responses), successes, errors, tokens, truncated)

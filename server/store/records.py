@@ -6,6 +6,7 @@ files; `Writer.commit` turns one `StepRecord` into shards and rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -80,6 +81,11 @@ class ResponseRecord:
     finish: str
     weight_version: int
 
+    @property
+    def ungraded(self) -> bool:
+        """Nobody could grade it, or its grade is no number."""
+        return self.verdict in UNGRADED_VERDICTS or not math.isfinite(self.reward)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupRecord:
@@ -103,7 +109,7 @@ class GroupRecord:
     @property
     def errors(self) -> int:
         """Responses nobody could grade; a group with one is neither all-fail nor mixed."""
-        return sum(response.verdict in UNGRADED_VERDICTS for response in self.responses)
+        return sum(response.ungraded for response in self.responses)
 
     @property
     def all_fail(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from server.store.connections import locate
 from server.store.records import (
     EvaluationRecord,
     EventRecord,
@@ -265,7 +266,7 @@ def make_store(
     scenario = Scenario(
         members, total_steps or steps, prompts, n, seed, tokens, uid, name, method, nan_loss_at=nan_loss_at
     )
-    url = f"sqlite:///{Path(folder) / 'store.db'}"
+    url = locate(str(Path(folder) / "store.db")).url
     writer = open_writer(url)
     write_run(writer, scenario, until=steps, status=status)
     if status == "running":

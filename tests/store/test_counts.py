@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,13 @@ def test_a_group_nobody_could_grade_is_neither_all_fail_nor_mixed() -> None:
     assert not _group("a", 1, [1, 0], ungraded=1).mixed
     assert _group("a", 1, [0, 0]).all_fail
     assert _group("a", 1, [1, 1]).all_solved
+
+
+def test_a_reward_that_is_no_number_is_ungraded_and_no_failure() -> None:
+    graded = _group("a", 1, [0, 0])
+    spoilt = replace(graded, responses=(replace(graded.responses[0], reward=math.nan), graded.responses[1]))
+    assert (spoilt.errors, spoilt.successes, spoilt.all_fail, spoilt.mixed) == (1, 0, False, False)
+    assert group_facts(spoilt).errors == 1
 
 
 def test_a_compatibility_that_is_no_number_enters_no_sum() -> None:

@@ -195,6 +195,19 @@ def test_a_missing_store_is_made_only_when_asked(tmp_path: Path) -> None:
     open_writer(url, create=False).close()
 
 
+def test_a_path_may_hold_any_character(tmp_path: Path) -> None:
+    folder = tmp_path / "a b?c#d%20é;&"
+    url = make_store(folder, steps=1, prompts=2, n=2)
+    with open_reader(url) as reader:
+        assert reader.run("latest").last_step == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["store.db", "store_trajectories"]
+    # In a URL a bare question mark begins options; a plain path takes it as it is.
+    with pytest.raises(StoreError, match="options after '\\?'"):
+        open_writer(f"sqlite:///{tmp_path}/what?.db")
+    open_writer(f"{tmp_path}/what?.db").close()
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["what?.db"]
+
+
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_filesystem", lambda folder: "nfs4")
     with pytest.raises(StoreError, match="nfs4 file system"):
