@@ -54,7 +54,7 @@ def locate(url: str) -> Location:
     if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database == ":memory:":
         shown = parsed.render_as_string(hide_password=True)
         raise StoreError(f"store: {shown!r} cannot hold a run; give a database file as sqlite:///PATH")
-    if parsed.query:
+    if "?" in url:
         raise StoreError(
             f"store: {url!r} has options after '?', which a store does not take; leave them out, or give a path"
         )
