@@ -14,7 +14,7 @@ from dashboard.pages import complementarity, overview, trajectories
 from dashboard.source import Source, all_runs
 from server.store.reader import StoreError
 
-ASSETS = Path(__file__).resolve().parent / "assets"
+HERE = Path(__file__).resolve().parent
 RETRY_S = 2.0
 
 
@@ -37,8 +37,8 @@ PAGES = (
 
 def main() -> None:
     """One script run: sidebar, then the page inside the fragment that refreshes."""
-    st.set_page_config("GRAFT population", page_icon=str(ASSETS / "icon.png"), layout="wide")
-    st.html(ASSETS / "dashboard.css")
+    st.set_page_config("GRAFT population", page_icon=str(HERE / "icon.png"), layout="wide")
+    st.html(HERE / "dashboard.css")
     choices: list[Choice] = []
     current = st.navigation([_page(entry, choices) for entry in PAGES], position="top")
     try:
@@ -76,7 +76,7 @@ def show(entry: Entry, choice: Choice) -> None:
 def _wait(reason: str) -> None:
     """Nothing to show yet: say why, and look again until there is."""
     with st.container(border=True):
-        st.markdown("#### :material/hourglass_empty: Waiting for a run")
+        st.subheader(":material/hourglass_empty: Waiting for a run", anchor=False)
         st.markdown(reason)
         st.caption("This page looks again every two seconds.")
     st.fragment(_look_again, run_every=RETRY_S, key="wait")()

@@ -13,6 +13,8 @@ from server.store.reader import RunInfo
 REFRESH_S: dict[str, float | None] = {"off": None, "2s": 2.0, "10s": 10.0}
 # Query parameters that point into one run.
 SELECTIONS = ("cell", "at", "step", "prompt", "receiver", "source")
+# Parameters of the frozen range, and the keys of their widgets.
+_RANGE = {"from": "from_step", "to": "to_step"}
 WINDOWS = ("10", "25", "50", "100", "250", "500", "1000", "all")
 
 
@@ -76,7 +78,7 @@ def cell_parameter(members: int) -> tuple[int, int] | None:
 def sidebar(runs: list[RunInfo]) -> Choice:
     """Draw the controls and say what they say."""
     with st.sidebar:
-        st.markdown("#### :material/hub: GRAFT population")
+        st.subheader(":material/hub: GRAFT population", anchor=False)
         run = _run_selector(runs)
         live = st.segmented_control(
             "Live refresh",
@@ -142,17 +144,24 @@ def _forget_selection() -> None:
 
 
 def _freeze(choice: Choice) -> None:
-    """Turning Freeze on takes over the steps that are shown at this moment."""
+    """Turning Freeze on takes over the steps that are shown at this moment; off, the range is forgotten."""
+    for name in _RANGE:
+        st.session_state.pop(_RANGE[name], None)
+        st.query_params.pop(name, None)
     window = choice.window(Source.open(choice.run).info) if st.session_state.get("freeze") else None
     if window is not None:
-        st.session_state["from"], st.session_state["to"] = window.first, window.last
+        st.session_state[_RANGE["from"]], st.session_state[_RANGE["to"]] = window.first, window.last
 
 
 def _range_inputs() -> tuple[int, int]:
-    left, right = st.columns(2)
-    first = left.number_input("From step", min_value=1, step=1, key="from", bind="query-params")
-    last = right.number_input("To step", min_value=1, step=1, key="to", bind="query-params")
-    return int(first or 1), int(last or 1)
+    """The frozen range. Its parameters are written by hand: Streamlit binds no value that a callback sets."""
+    picked = []
+    for column, (name, key) in zip(st.columns(2), _RANGE.items(), strict=True):
+        if key not in st.session_state:
+            st.session_state[key] = max(1, integer_parameter(name) or 1)
+        picked.append(int(column.number_input(f"{name.capitalize()} step", min_value=1, step=1, key=key) or 1))
+        st.query_params[name] = str(picked[-1])
+    return picked[0], picked[1]
 
 
 def link_parameters(**more: str | int) -> dict[str, str]:

@@ -50,7 +50,7 @@ def exchange_settings(config: object) -> tuple[float | None, str]:
 
 
 def own_group(group: GroupRecord, label: str, transfer: TransferRecord | None, raw: bool) -> None:
-    st.markdown(f"##### {safe_text.inline(label)} · own group · {group.successes}/{group.n} solved")
+    st.subheader(f"{safe_text.inline(label)} · own group · {group.successes}/{group.n} solved", anchor=False)
     if group.errors:
         note = f"{group.errors} responses could not be graded: the group never moves."
     elif transfer is not None and not transfer.held_out:
@@ -65,7 +65,7 @@ def own_group(group: GroupRecord, label: str, transfer: TransferRecord | None, r
 
 def peer_group(group: GroupRecord, label: str, transfer: TransferRecord | None, floor: float | None, raw: bool) -> None:
     kind = "peer's group, not routed" if transfer is None else "held-out group" if transfer.held_out else "peer's group"
-    st.markdown(f"##### {safe_text.inline(label)} · {kind} · {group.successes}/{group.n} solved")
+    st.subheader(f"{safe_text.inline(label)} · {kind} · {group.successes}/{group.n} solved", anchor=False)
     if transfer is None:
         st.caption("It solved the prompt, but the exchange did not choose it for this place.")
     elif transfer.held_out:

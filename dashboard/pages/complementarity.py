@@ -146,8 +146,10 @@ def _prompts(source: Source, window: Window, pairs: dict[str, np.ndarray], cell:
     )
     rows, total, offset = _page_of_prompts(source, window, cell)
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(
-            f"##### {safe_text.inline(labels[i])} fails, {safe_text.inline(labels[j])} solves: {share}", width="content"
+        st.subheader(
+            f"{safe_text.inline(labels[i])} fails, {safe_text.inline(labels[j])} solves: {share}",
+            anchor=False,
+            width="content",
         )
         if support:
             st.caption(f"95 %: {formats.interval(solved, support)}", width="stretch")

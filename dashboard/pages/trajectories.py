@@ -182,7 +182,7 @@ def _group(source: Source, place: Place, raw: bool) -> None:
         responses.own_group(trajectory.own, labels[place.receiver], trajectory.transfer, raw)
     with right:
         if giver is None or peer is None:
-            st.markdown("##### No peer group")
+            st.subheader("No peer group", anchor=False)
             st.caption("No group was routed to this place in this step.")
         else:
             responses.peer_group(peer, labels[giver], trajectory.transfer, floor, raw)

@@ -90,7 +90,9 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def texts(page: AppTest) -> str:
     return "\n".join(
-        str(element.value) for group in (page.markdown, page.caption, page.error, page.warning) for element in group
+        str(element.value)
+        for group in (page.subheader, page.markdown, page.caption, page.error, page.warning)
+        for element in group
     )
 
 
@@ -175,7 +177,7 @@ def test_complementarity_opens_the_cell_in_the_address(opened, stores) -> None:
     with source.open_reader(stores["plain"]) as store:
         pairs = store.pair_counts("latest", 1, 12)
     solved, support = int(pairs["solved"][2, 0]), int(pairs["both_attempted_fail"][2, 0])
-    heading = next(element.value for element in page.markdown if element.value.startswith("#####"))
+    heading = next(element.value for element in page.subheader if "solves:" in element.value)
     assert f"{solved} of {support} groups" in heading
     table = page.table[0].value
     assert len(table) == min(8, solved)

@@ -1,0 +1,132 @@
+"""From the store's arrays to the frames of charts and tables."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard import frames
+from graft.complementarity import wilson_interval
+from server.store.reader import EvaluationSummary, GraftedRecord, TransferRecord
+
+
+@given(first=st.integers(1, 30_000), length=st.integers(1, 30_000), most=st.integers(2, 80))
+def test_buckets_cover_the_window_once_and_are_few(first: int, length: int, most: int) -> None:
+    last = first + length - 1
+    edges = frames.bucket_edges(first, last, most)
+    assert edges[0] == first - 1
+    assert edges[-1] == last
+    assert all(low < high for low, high in itertools.pairwise(edges))
+    assert len(edges) - 1 <= most
+
+
+def test_a_full_bucket_never_changes_as_the_run_goes_on() -> None:
+    before, after = frames.bucket_edges(1, 431), frames.bucket_edges(1, 440)
+    assert before[:-1] == after[: len(before) - 1]
+    assert before[1] - before[0] == 10
+
+
+def test_one_step_is_one_bucket() -> None:
+    assert frames.bucket_edges(7, 7) == [6, 7]
+    assert frames.bucket_text([6, 7], 0) == "7"
+    assert frames.bucket_text([1000, 1010], 0) == "1,001–1,010"
+
+
+def test_intervals_of_arrays_are_wilsons_and_missing_where_there_is_no_case() -> None:
+    share, low, high = frames.wilson(np.array([[3, 0]]), np.array([[10, 0]]))
+    assert share[0, 0] == 0.3
+    assert (low[0, 0], high[0, 0]) == wilson_interval(3, 10)
+    assert np.isnan([share[0, 1], low[0, 1], high[0, 1]]).all()
+
+
+def test_curves_leave_gaps_and_mark_lone_points() -> None:
+    edges = list(range(21))
+    k = np.ones((20, 2), dtype=np.int64)
+    n = np.full((20, 2), 4, dtype=np.int64)
+    n[[4, 6], 0] = 0
+    curves, hover = frames.rate_curves(["a", "b"], edges, k, n)
+    a = curves[curves["member"] == "a"].set_index("step")
+    assert a["value"].isna().sum() == 2
+    assert a.index[a["lone"]].tolist() == [6]
+    assert not curves[curves["member"] == "b"]["lone"].any()
+    assert hover["m0"].tolist()[3:6] == ["25.0\u00a0% (1/4)", "–", "25.0\u00a0% (1/4)"]
+
+
+def test_a_short_run_shows_every_point() -> None:
+    curves, _ = frames.rate_curves(["a"], [0, 1], np.array([[1]]), np.array([[2]]))
+    assert curves["lone"].all()
+
+
+def test_heatmap_cells_carry_share_support_and_the_ring_but_no_diagonal() -> None:
+    k, n = np.array([[0, 3], [0, 0]]), np.array([[0, 10], [0, 0]])
+    cells = frames.heatmap_cells(["a", "b"], k, n, (0, 1)).set_index(["row", "column"])
+    assert len(cells) == 2
+    assert cells.loc[("a", "b"), "main"] == "30\u00a0%"
+    assert cells.loc[("a", "b"), "support"] == "n = 10"
+    assert bool(cells.loc[("a", "b"), "selected"])
+    assert math.isnan(cells.loc[("b", "a"), "value"])
+    assert cells.loc[("b", "a"), "main"] == "–"
+
+
+def test_patterns_name_their_solvers_and_link_first_to_last() -> None:
+    shown = frames.pattern_frames(["a", "b", "c"], [((True, False, True), 6), ((False,) * 3, 3), ((True,) * 3, 1)], 10)
+    assert shown["patterns"]["detail"].tolist() == ["a, c", "nobody", "everybody"]
+    assert shown["patterns"]["share"].tolist() == [0.6, 0.3, 0.1]
+    assert shown["links"].to_dict("list") == {"rank": [0, 2], "top": ["a", "a"], "bottom": ["c", "c"]}
+    assert len(shown["dots"]) == 9
+
+
+def evaluation(member: str, step: int, mean: float) -> EvaluationSummary:
+    return EvaluationSummary(member, "held-out", step, mean, mean - 0.1, mean + 0.1, 300, 1200, 0.6, 1)
+
+
+def test_before_and_now_are_the_first_and_the_last_evaluation() -> None:
+    results = [evaluation("a", 10, 0.5), evaluation("a", 0, 0.3), evaluation("a", 5, 0.4), evaluation("b", 0, 0.2)]
+    scores, moves = frames.before_after(["a", "b", "c"], ["A", "B", "C"], results)
+    assert scores[["member", "when", "value"]].values.tolist() == [
+        ["A", "before", 0.3],
+        ["A", "now", 0.5],
+        ["B", "before", 0.2],
+    ]
+    assert [(label, first.step, last.step) for label, first, last in moves] == [("A", 0, 10), ("B", 0, 0)]
+
+
+def test_the_member_table_writes_counts_beside_every_rate() -> None:
+    counts = {
+        name: np.array([value]) for name, value in {"successes": 5, "rollouts": 8, "all_fail": 0, "groups": 0}.items()
+    }
+    metrics = {
+        "entropy": (np.array([4.0]), np.array([8.0])),
+        "clip_own": (np.array([42.0]), np.array([100_000.0])),
+        "clip_peer": (np.array([0.0]), np.array([0.0])),
+        "tokens_per_second_rollout": (np.array([6480.0]), np.array([2.0])),
+    }
+    row = frames.member_table(["a"], counts, [[0.5, math.nan]], metrics).iloc[0]
+    assert row["Accuracy"] == "62.5\u00a0%"
+    assert row["Rollouts"] == "5/8"
+    assert (row["All-fail"], row["95 % "], row["Groups"]) == ("–", "–", "–")
+    assert (row["Entropy"], row["Clip own"], row["Clip peer"], row["Tokens/s"]) == (
+        "0.500",
+        "0.042\u00a0%",
+        "–",
+        "3,240",
+    )
+    assert row["Trend"] == [0.5]
+
+
+@pytest.mark.parametrize("s", [None, math.nan, 0.61])
+def test_the_gate_strip_shows_scored_responses_only(s: float | None) -> None:
+    transfer = TransferRecord("a", "b", 1, 0.5, False, False, (GraftedRecord(1, s, 0.0, "floor", 5, -1.0, 5, -1.0),))
+    shown = frames.gate_frames(transfer, [0.0, 1.0], 0.8)
+    assert len(shown["responses"]) == (s == 0.61)
+    if s == 0.61:
+        assert shown["responses"].iloc[0].to_dict() == {
+            "index": "#1", "s": 0.61, "verdict": "refused", "answer": "right", "detail": "0.610"
+        }  # fmt: skip
+    assert shown["floor"]["text"].tolist() == ["floor 0.80"]
+    assert frames.gate_frames(transfer, [0.0, 1.0], None)["floor"].empty
