@@ -32,7 +32,8 @@ class Board(Generic[P]):
         self.prompts = _shuffled({prompt for counts in attempts.values() for prompt in counts}, rng)
         shape = (len(self.members), len(self.prompts))
         self.n = np.array([[attempts[m].get(q, 0) for q in self.prompts] for m in self.members], dtype=np.int64)
-        self.k = np.array([[_count(successes, m, q) for q in self.prompts] for m in self.members], dtype=np.int64)
+        solved = [successes.get(m, {}) for m in self.members]
+        self.k = np.array([[counts.get(q, -1) for q in self.prompts] for counts in solved], dtype=np.int64)
         self.n, self.k = self.n.reshape(shape), self.k.reshape(shape)
         self._check()
         self.attempted: IntArray = np.count_nonzero(self.n, axis=1)
@@ -50,10 +51,6 @@ class Board(Generic[P]):
                 f"member {self.members[row]!r}, prompt {self.prompts[column]!r}: {found} for "
                 f"{self.n[row, column]} attempts; give 0 <= successes <= attempts for every attempted prompt"
             )
-
-
-def _count(successes: Mapping[str, Mapping[P, int]], member: str, prompt: P) -> int:
-    return successes[member].get(prompt, -1) if member in successes else -1
 
 
 def _shuffled(items: Iterable[P], rng: np.random.Generator) -> list[P]:

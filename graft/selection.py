@@ -8,7 +8,6 @@ For two members every balance mode but `none` is the paper's SelectWithTies.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -196,19 +195,18 @@ def _boundary_ties(
     candidates: Candidates, chosen: list[int], receiver_caps: IntArray, max_source_share: float | None
 ) -> list[int]:
     """Candidates that join because they equal the lowest selected one of their edge in k, in order of value."""
-    lowest: dict[tuple[int, int], int] = {}
-    rows = list(
-        zip(candidates.receiver.tolist(), candidates.source.tolist(), candidates.successes.tolist(), strict=True)
-    )
-    for receiver, source, count in (rows[index] for index in chosen):
-        lowest[receiver, source] = min(count, lowest.get((receiver, source), count))
-    taken = set(candidates.slot[chosen].tolist())
-    received = Counter(candidates.receiver[chosen].tolist())
-    given = Counter(candidates.source[chosen].tolist())
+    size = candidates.members
+    edge = candidates.receiver * size + candidates.source
+    lowest = np.full(size * size, np.iinfo(np.int64).max)
+    np.minimum.at(lowest, edge[chosen], candidates.successes[chosen])
+    free = ~np.isin(candidates.slot, candidates.slot[chosen])
+    taken: set[int] = set()
+    received = np.bincount(candidates.receiver[chosen], minlength=size).tolist()
+    given = np.bincount(candidates.source[chosen], minlength=size).tolist()
     joined: list[int] = []
-    for index, (receiver, source, count) in enumerate(rows):
-        slot = int(candidates.slot[index])
-        if lowest.get((receiver, source)) != count or slot in taken or received[receiver] >= receiver_caps[receiver]:
+    for index in np.flatnonzero(free & (candidates.successes == lowest[edge])).tolist():
+        slot, receiver, source = (int(of[index]) for of in (candidates.slot, candidates.receiver, candidates.source))
+        if slot in taken or received[receiver] >= receiver_caps[receiver]:
             continue
         total = len(chosen) + len(joined) + 1
         if max_source_share is not None and given[source] + 1 > _share(max_source_share, np.int64(total)):

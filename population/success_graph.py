@@ -50,22 +50,19 @@ class SuccessGraph:
         """
         counts = StepCounts({}, {})
         for column, member in enumerate(self.members):
-            graded = [group for group in groups[member].values() if group.errors == 0]
-            counts.successes[member] = {group.prompt: group.successes for group in graded}
-            counts.attempts[member] = {group.prompt: group.n for group in graded}
-            if graded:
-                self._add(column, step, counts.successes[member], counts.attempts[member])
+            prompts, successes, attempts = _graded_counts(list(groups[member].values()))
+            counts.successes[member] = dict(zip(prompts.tolist(), successes.tolist(), strict=True))
+            counts.attempts[member] = dict(zip(prompts.tolist(), attempts.tolist(), strict=True))
+            self._add(column, step, prompts, successes, attempts)
         return counts
 
-    def _add(self, column: int, step: int, successes: Mapping[int, int], attempts: Mapping[int, int]) -> None:
-        rows = self._rows(np.fromiter(attempts, np.int64, len(attempts)))
-        n = np.fromiter(attempts.values(), np.int64, len(attempts))
-        k = np.fromiter(successes.values(), np.int64, len(successes))
+    def _add(self, column: int, step: int, prompts: np.ndarray, successes: np.ndarray, attempts: np.ndarray) -> None:
+        rows = self._rows(prompts)
         past = self.rate[rows, column]
-        now = (k / n).astype(np.float32)
+        now = (successes / attempts).astype(np.float32)
         self.rate[rows, column] = np.where(np.isnan(past), now, self._decay * past + (1 - self._decay) * now)
-        self.attempts[rows, column] = np.minimum(self.attempts[rows, column] + n, COUNT_LIMIT)
-        self.successes[rows, column] = np.minimum(self.successes[rows, column] + k, COUNT_LIMIT)
+        self.attempts[rows, column] = np.minimum(self.attempts[rows, column] + attempts, COUNT_LIMIT)
+        self.successes[rows, column] = np.minimum(self.successes[rows, column] + successes, COUNT_LIMIT)
         self.last_step[rows, column] = step
 
     def _rows(self, prompts: np.ndarray) -> np.ndarray:
@@ -141,3 +138,16 @@ class SuccessGraph:
                 )
             self.attempts, self.successes = arrays["attempts"], arrays["successes"]
             self.rate, self.last_step = arrays["rate"], arrays["last_step"]
+
+
+def _graded_counts(groups: Sequence[Group]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(prompts, successes, attempts), each int64 [G], of the groups without an ungraded response."""
+    if not groups:
+        return (np.zeros(0, np.int64),) * 3
+    # One reduction over all responses: a call per group would cost more than the graph itself.
+    lengths = np.array([len(group.rewards) for group in groups], np.int64)
+    starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    successes = np.add.reduceat(np.concatenate([group.rewards for group in groups]) > 0, starts, dtype=np.int64)
+    graded = np.logical_and.reduceat(np.concatenate([group.graded for group in groups]), starts)
+    prompts = np.array([group.prompt for group in groups], np.int64)
+    return prompts[graded], successes[graded], lengths[graded]
