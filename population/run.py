@@ -18,6 +18,7 @@ from population.evaluation import Benchmark, load_benchmarks
 from population.member import Member, MemberError, Progress, describe, load_member, locate_models, warm_start_demos
 from population.plan import Plan, make_plan, total_steps
 from population.prompts import Problem, PromptBatches, load_problems
+from population.recording import prompt_record
 from server.rewards import RewardService
 from server.store.reader import RunInfo, open_reader
 from server.store.records import EventRecord, MemberRecord, RunRecord
@@ -116,6 +117,7 @@ def begin(coordinator: Coordinator, prepared: Prepared, uid: str, previous: RunI
             seed=config.seed,
         )
         store.start_run(record)
+        store.record_prompts(prompt_record(p) for b in prepared.benchmarks for p in b.problems)
         for problem in prepared.skipped:
             store.event(
                 EventRecord(
@@ -133,7 +135,7 @@ def begin(coordinator: Coordinator, prepared: Prepared, uid: str, previous: RunI
         coordinator.checkpoints.load(
             step, coordinator.members, coordinator.router, coordinator.exchange, coordinator.success_graph
         )
-    store.resume_run(uid, step)
+    store.resume_run(uid, step, total_steps=prepared.steps)
     return step + 1
 
 
