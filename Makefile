@@ -4,12 +4,13 @@ GRAFT := .venv/bin/graft
 STORE ?= sqlite:///runs/graft.db
 ARGS ?=
 
-.PHONY: help setup demo demo-compare dashboard test browser lint format bench clean distclean
+.PHONY: help setup demo demo-compare demo-study dashboard test browser lint format bench clean distclean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo          three tiny models learn together; dashboard on loopback (about 6 minutes)"
 	@echo "make demo-compare  the same seeds with and without exchange, side by side"
+	@echo "make demo-study    every arm on five seed pairs: the table of docs/demo.md (about an hour)"
 	@echo "make dashboard     the dashboard over a store (STORE=$(STORE))"
 	@echo "make test          lint, types and every test"
 	@echo "make bench         one GRPO step against TRL (.venv-bench)"
@@ -27,7 +28,10 @@ demo: setup
 	@$(GRAFT) train configs/demo.yaml --dashboard $(ARGS)
 
 demo-compare: setup
-	@$(GRAFT) compare configs/demo.yaml $(ARGS)
+	@$(PY) -m population.demo.study --arms grpo graft --folder runs/compare $(ARGS)
+
+demo-study: setup
+	@$(PY) -m population.demo.study --arms all --seeds 0 1 2 3 4 --folder runs/study --output docs/demo_study.json $(ARGS)
 
 dashboard: setup
 	@$(GRAFT) dashboard --store $(STORE) $(ARGS)

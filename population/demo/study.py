@@ -258,7 +258,12 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--arms", nargs="+", default=["grpo", "graft"], choices=list(ARMS), metavar="ARM", help=", ".join(ARMS)
+        "--arms",
+        nargs="+",
+        default=["grpo", "graft"],
+        choices=[*ARMS, "all"],
+        metavar="ARM",
+        help=f"all, or some of {', '.join(ARMS)}",
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
@@ -270,9 +275,10 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console()
     started = time.monotonic()
-    results = run_all(arguments.arms, arguments.seeds, arguments.folder, arguments.jobs, arguments.overrides, console)
+    arms = list(ARMS) if "all" in arguments.arms else arguments.arms
+    results = run_all(arms, arguments.seeds, arguments.folder, arguments.jobs, arguments.overrides, console)
     print_table(console, results)
-    for name in arguments.arms:
+    for name in arms:
         console.print(f"{name}: {ARMS[name].description}", highlight=False)
     console.print(f"{time.monotonic() - started:.0f} s wall; the runs are in {arguments.folder}", highlight=False)
     if arguments.output:
