@@ -14,17 +14,21 @@ SMALLEST_CHUNK_ELEMENTS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HeadOptions:
-    """logits = softcap(scale * (h W^T + b)) / temperature over the ids below `limit`; `chunk` rows at a time."""
+    """logits = softcap(scale * (h W^T + b)) / temperature over the ids below `limit`, without those of `excluded`.
+
+    `chunk`: tokens whose logits exist at one time.
+    """
 
     chunk: int
     temperature: float = 1.0
     scale: float = 1.0
     softcap: float | None = None
     limit: int | None = None
+    excluded: tuple[int, ...] = ()
 
 
 class TokenLogprobs(torch.autograd.Function):
-    """h [N, H], weight [V, H], bias [V] or None, targets [N] -> log-probabilities [N] float32.
+    """h [N, H], weight [V, H], bias [V] or None, targets [N], excluded [E] -> log-probabilities [N] float32.
 
     The forward keeps one number per token (log-sum-exp); the backward computes each chunk of logits again. Logits,
     log-sum-exp and the weight's gradient are float32 whatever the dtype of the model: rounding the gradient of each
@@ -38,23 +42,24 @@ class TokenLogprobs(torch.autograd.Function):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         targets: torch.Tensor,
+        excluded: torch.Tensor,
         options: HeadOptions,
     ) -> torch.Tensor:
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         normaliser = torch.empty_like(logprobs)
         matrix = _matrix(weight[: options.limit])
         for part in _chunks(len(hidden), matrix.shape[0], options.chunk):
-            logits, _ = _logits(hidden[part], matrix, bias, options)
+            logits, _ = _logits(hidden[part], matrix, bias, excluded, options)
             torch.logsumexp(logits, -1, out=normaliser[part])
             picked = logits.gather(-1, targets[part, None])[:, 0]
             torch.sub(picked, normaliser[part], out=logprobs[part])
-        ctx.save_for_backward(hidden, weight, bias, targets, normaliser)
+        ctx.save_for_backward(hidden, weight, bias, targets, excluded, normaliser)
         ctx.options = options
         return logprobs
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, targets, normaliser = ctx.saved_tensors
+        hidden, weight, bias, targets, excluded, normaliser = ctx.saved_tensors
         options: HeadOptions = ctx.options
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         need_bias = need_bias and bias is not None
@@ -64,7 +69,7 @@ class TokenLogprobs(torch.autograd.Function):
         for_weight = weight.new_zeros(weight.shape, dtype=torch.float32) if need_weight else None
         for_bias = weight.new_zeros(len(weight), dtype=torch.float32) if need_bias else None
         for part in _chunks(len(hidden), rows, options.chunk):
-            logits, slope = _logits(hidden[part], matrix, bias, options)
+            logits, slope = _logits(hidden[part], matrix, bias, excluded, options)
             scaled = upstream[0][part, None] * (options.scale / options.temperature)
             delta = logits.sub_(normaliser[part, None]).exp_().mul_(-scaled)
             delta.scatter_add_(1, targets[part, None], scaled)
@@ -82,6 +87,7 @@ class TokenLogprobs(torch.autograd.Function):
             None if for_bias is None else for_bias.to(weight.dtype),
             None,
             None,
+            None,
         )
 
 
@@ -97,9 +103,9 @@ class ChunkedHead(nn.Module):
         self.register_parameter("bias", linear.bias)
         self.options = options
 
-    def forward(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """hidden [N, H], targets [N] -> log-probabilities [N] float32."""
-        result = TokenLogprobs.apply(hidden, self.weight, self.bias, targets, self.options)
+    def forward(self, hidden: torch.Tensor, targets: torch.Tensor, excluded: torch.Tensor) -> torch.Tensor:
+        """hidden [N, H], targets [N], excluded [E] -> log-probabilities [N] float32."""
+        result = TokenLogprobs.apply(hidden, self.weight, self.bias, targets, excluded, self.options)
         assert isinstance(result, torch.Tensor)
         return result
 
@@ -122,7 +128,11 @@ def _product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> tor
 
 
 def _logits(
-    hidden: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, options: HeadOptions
+    hidden: torch.Tensor,
+    matrix: torch.Tensor,
+    bias: torch.Tensor | None,
+    excluded: torch.Tensor,
+    options: HeadOptions,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Logits [n, V] over temperature, and d softcap(x) / dx where there is a soft-cap."""
     logits = _product(hidden, matrix.t(), hidden.dtype)
@@ -137,4 +147,6 @@ def _logits(
         logits *= options.softcap
     if options.temperature != 1.0:
         logits /= options.temperature
+    if len(excluded):
+        logits.index_fill_(1, excluded, float("-inf"))
     return logits, slope

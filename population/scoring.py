@@ -8,7 +8,7 @@ is not taken and a note says so; a model that disagrees with itself in a batch i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,9 @@ class LogpModel(nn.Module):
         super().__init__()
         self.hf = hf
         self.options = options
+        excluded = torch.tensor(options.excluded, dtype=torch.int64, device=next(hf.parameters()).device)
+        self.excluded: torch.Tensor
+        self.register_buffer("excluded", excluded, persistent=False)
         self.head = ChunkedHead(_output_linear(hf), _with_family(hf, options)) if chunked_head else None
 
     def forward(
@@ -68,9 +71,9 @@ class LogpModel(nn.Module):
             inputs["attention_mask"] = attention_mask(segments, next(self.hf.parameters()).dtype)
         if self.head is not None:
             hidden = self.hf.base_model(**inputs)[0]  # type: ignore[operator]
-            return self.head(hidden.flatten(0, 1).index_select(0, positions), targets)
+            return self.head(hidden.flatten(0, 1).index_select(0, positions), targets, self.excluded)
         logits = self.hf(**inputs).logits.flatten(0, 1).index_select(0, positions)
-        return _logprobs(logits, targets, self.options)
+        return _logprobs(logits, targets, self.excluded, self.options)
 
 
 def token_logprobs(model: Callable[..., torch.Tensor], batch: MicroBatch) -> torch.Tensor:
@@ -123,7 +126,8 @@ def probe(hf: nn.Module, options: HeadOptions | None = None, *, seed: int = 0) -
     options = options or HeadOptions(chunk=3)
     name = f"{type(hf).__name__} ({getattr(getattr(hf, 'config', None), 'model_type', 'unknown type')})"
     tolerance = TOLERANCE.get(next(hf.parameters()).dtype, 1e-4)
-    pairs = _random_pairs(options.limit or int(hf.get_input_embeddings().weight.shape[0]), seed)  # type: ignore[operator]
+    limit = options.limit or int(hf.get_input_embeddings().weight.shape[0])  # type: ignore[operator]
+    pairs = _random_pairs(np.setdiff1d(np.arange(limit), options.excluded), seed)
     own = LogpModel(hf, options, chunked_head=False)
     reference = np.concatenate([_run(own, [pair]) for pair in pairs])
     if not np.isfinite(reference).all():
@@ -165,11 +169,11 @@ def _run(model: LogpModel, pairs: Sequence[Pair], layout: Layout = "rows", share
     return np.concatenate([found[item] for item in range(len(pairs))])
 
 
-def _random_pairs(vocabulary: int, seed: int) -> list[Pair]:
+def _random_pairs(ids: NDArray[np.int64], seed: int) -> list[Pair]:
     """Three responses, two of them to one prompt, all of different lengths."""
     draw = np.random.default_rng(seed)
-    first, second = draw.integers(0, vocabulary, 6), draw.integers(0, vocabulary, 9)
-    return [(prompt, draw.integers(0, vocabulary, size)) for prompt, size in ((first, 5), (second, 7), (first, 3))]
+    first, second = draw.choice(ids, 6), draw.choice(ids, 9)
+    return [(prompt, draw.choice(ids, size)) for prompt, size in ((first, 5), (second, 7), (first, 3))]
 
 
 def _attends_everywhere(hf: nn.Module) -> bool:
@@ -191,10 +195,14 @@ def _with_family(hf: nn.Module, options: HeadOptions) -> HeadOptions:
     config = getattr(hf, "config", None)
     scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
     softcap = getattr(config, "final_logit_softcapping", None)
-    return HeadOptions(options.chunk, options.temperature, scale, softcap, options.limit)
+    return replace(options, scale=scale, softcap=softcap)
 
 
-def _logprobs(logits: torch.Tensor, targets: torch.Tensor, options: HeadOptions) -> torch.Tensor:
+def _logprobs(
+    logits: torch.Tensor, targets: torch.Tensor, excluded: torch.Tensor, options: HeadOptions
+) -> torch.Tensor:
     """Log-probabilities [N] from whole logits [N, V]: the safe path, with memory for all of them."""
     scaled = logits[:, : options.limit].float() / options.temperature
+    if len(excluded):
+        scaled = scaled.index_fill(1, excluded, float("-inf"))
     return scaled.gather(-1, targets[:, None])[:, 0] - scaled.logsumexp(-1)

@@ -66,7 +66,9 @@ class Trainer:
             join_group(spec, self.device, rank, world, rendezvous)
             hf = load_model(spec, self.device)
             dropout = silence_dropout(hf)
-            options = HeadOptions(spec.logprob_chunk_tokens, spec.temperature, limit=spec.vocab_limit)
+            options = HeadOptions(
+                spec.logprob_chunk_tokens, spec.temperature, limit=spec.vocab_limit, excluded=spec.excluded_ids
+            )
             paths = probe(hf, options)
             self.notes = dropout + paths.notes
             self.layout: Layout = _layout(spec, hf, paths)
@@ -127,7 +129,7 @@ class Trainer:
             raise TrainerError(
                 f"{where}: the last update was step {self._step}; the next must be step {self._step + 1}"
             )
-        check_responses(minibatches, self._limit, where)
+        check_responses(minibatches, where, self._limit, self.spec.excluded_ids)
         learning_rate = self.spec.learning_rate_at(step)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -311,7 +313,8 @@ class Trainer:
 
     def _check_ids(self, sequences: Sequence[Pair]) -> None:
         responses = [TrainingResponse(prompt, response, None, 0.0) for prompt, response in sequences]
-        check_responses([responses], self._limit, f"member {self.spec.member or self.spec.model_path}, score")
+        where = f"member {self.spec.member or self.spec.model_path}, score"
+        check_responses([responses], where, self._limit, self.spec.excluded_ids)
 
     def _barrier(self) -> None:
         if self.world > 1:

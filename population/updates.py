@@ -34,8 +34,9 @@ class TrainerSpec:
     `model_path`: a folder with safetensors and config. `warmup_steps`: population steps of linear warm-up, after which
     the learning rate is constant. `max_tokens_per_pack`: input tokens of one forward. `share_tokens`: longest row in
     which responses share their prompt (0: never). `logprob_chunk_tokens`: tokens whose logits exist at one time.
-    `vocab_limit`: ids from here on are outside the softmax, as in the engine. `layout` "auto" takes packs where the
-    attention kernel takes variable lengths, padded rows elsewhere. `threads`: CPU threads.
+    `vocab_limit`, `excluded_ids`: ids from the limit on, and these below it, are outside the softmax, as in the engine.
+    `layout` "auto" takes packs where the attention kernel takes variable lengths, padded rows elsewhere. `attention`:
+    transformers' name of an attention implementation. `threads`: CPU threads. `timeout_s`: of a collective call.
     """
 
     model_path: str
@@ -50,7 +51,7 @@ class TrainerSpec:
     zero_stage: Literal[1, 2, 3] = 1
     dtype: Literal["float32", "bfloat16"] = "float32"
     max_tokens_per_pack: int = 16384
-    share_tokens: int = 256
+    share_tokens: int = 512
     logprob_chunk_tokens: int = 1024
     temperature: float = 1.0
     clip_low: float = 0.2
@@ -62,6 +63,7 @@ class TrainerSpec:
     threads: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     vocab_limit: int | None = None
+    excluded_ids: tuple[int, ...] = ()
     layout: Literal["auto", "packed", "rows"] = "auto"
     attention: str | None = None
     timeout_s: float = 1800.0
@@ -234,18 +236,20 @@ def pack_loss(logprobs: torch.Tensor, tokens: PackTokens, spec: TrainerSpec, *, 
         return PackSums(loss, torch.stack([number.double() for number in numbers]))
 
 
-def check_responses(minibatches: Sequence[Sequence[TrainingResponse]], limit: int, where: str) -> None:
+def check_responses(
+    minibatches: Sequence[Sequence[TrainingResponse]], where: str, limit: int, excluded: Sequence[int] = ()
+) -> None:
     """Raise TrainerError for a response whose ids, lengths or numbers cannot be trained on, naming which one it is."""
     for number, minibatch in enumerate(minibatches):
-        if not minibatch or _sound(minibatch, limit):
+        if not minibatch or _sound(minibatch, limit, excluded):
             continue
         for index, response in enumerate(minibatch):
-            problem = _problem(response, limit)
+            problem = _problem(response, limit, excluded)
             if problem:
                 raise TrainerError(f"{where}, minibatch {number}, response {index}: {problem}")
 
 
-def _sound(minibatch: Sequence[TrainingResponse], limit: int) -> bool:
+def _sound(minibatch: Sequence[TrainingResponse], limit: int, excluded: Sequence[int]) -> bool:
     """Whether all responses pass `_problem`, looked at together."""
     for response in minibatch:
         length = len(response.response_ids)
@@ -258,13 +262,14 @@ def _sound(minibatch: Sequence[TrainingResponse], limit: int) -> bool:
     return bool(
         ids.min() >= 0
         and ids.max() < limit
+        and not (excluded and np.isin(ids, excluded).any())
         and np.isfinite(numbers).all()
         and numbers[:, 1].min() >= 0
         and (not old or np.isfinite(np.concatenate(old)).all())
     )
 
 
-def _problem(response: TrainingResponse, limit: int) -> str:
+def _problem(response: TrainingResponse, limit: int, excluded: Sequence[int]) -> str:
     """What is wrong with one response; empty when nothing is."""
     length = len(response.response_ids)
     if length == 0 or len(response.prompt_ids) == 0:
@@ -273,6 +278,8 @@ def _problem(response: TrainingResponse, limit: int) -> str:
         low, high = int(np.min(ids)), int(np.max(ids))
         if low < 0 or high >= limit:
             return f"its {name} has the token id {low if low < 0 else high}; this model's ids are 0 to {limit - 1}"
+        if excluded and np.isin(ids, excluded).any():
+            return f"its {name} has the token id {ids[np.isin(ids, excluded)][0]}, which the tokenizer does not know"
     for name, values in (("old", response.old_logprobs), ("engine", response.engine_logprobs)):
         if values is not None and len(values) != length:
             return f"it has {length} tokens but {len(values)} {name} log-probabilities"

@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--family", choices=("qwen3", "llama", "gpt_neox"), default="qwen3")
     parser.add_argument("--max-tokens-per-pack", type=int, default=16384)
-    parser.add_argument("--share-tokens", type=int, default=256)
+    parser.add_argument("--share-tokens", type=int, default=512)
     options = parser.parse_args()
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "deepspeed", "transformers", "numpy"))
     print(f"{platform.platform()}, {os.cpu_count()} CPUs, {options.threads} thread(s); {packages}")

@@ -19,11 +19,18 @@ def inputs(tokens: int, vocabulary: int, hidden: int = 12, dtype: torch.dtype = 
     return [states, weight, bias, torch.randint(0, min(vocabulary, 5), (tokens,))]
 
 
+NONE = torch.tensor([], dtype=torch.int64)
+
+
+def ids_of(options: HeadOptions) -> torch.Tensor:
+    return torch.tensor(options.excluded, dtype=torch.int64)
+
+
 def reference(states: Any, weight: Any, bias: Any, targets: Any, options: HeadOptions) -> torch.Tensor:
     logits = (states.double() @ weight.double().t() + bias.double()) * options.scale
     if options.softcap is not None:
         logits = options.softcap * torch.tanh(logits / options.softcap)
-    logits = logits[:, : options.limit] / options.temperature
+    logits = (logits / options.temperature).index_fill(1, ids_of(options), float("-inf"))[:, : options.limit]
     return logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
 
 
@@ -34,7 +41,7 @@ def reference(states: Any, weight: Any, bias: Any, targets: Any, options: HeadOp
         HeadOptions(4, temperature=0.6),
         HeadOptions(4, scale=0.25),
         HeadOptions(4, softcap=1.5),
-        HeadOptions(4, temperature=1.7, scale=2.0, softcap=3.0, limit=19),
+        HeadOptions(4, temperature=1.7, scale=2.0, softcap=3.0, limit=19, excluded=(6, 11)),
     ],
 )
 def test_values_and_gradients_equal_those_of_whole_logits(
@@ -43,7 +50,7 @@ def test_values_and_gradients_equal_those_of_whole_logits(
     monkeypatch.setattr("population.head.SMALLEST_CHUNK_ELEMENTS", 1)
     *leaves, targets = inputs(11, 23)
     upstream = torch.randn(11)
-    found = TokenLogprobs.apply(*leaves, targets, options)
+    found = TokenLogprobs.apply(*leaves, targets, ids_of(options), options)
     expected = reference(*leaves, targets, options)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), expected, atol=2e-6, rtol=0)
@@ -53,12 +60,13 @@ def test_values_and_gradients_equal_those_of_whole_logits(
         torch.testing.assert_close(left, right.float(), atol=3e-6, rtol=0)
     if options.limit is not None:
         assert not got[1][options.limit :].any()
+        assert not got[1][list(options.excluded)].any()
 
 
 def test_frozen_weights_get_no_gradient() -> None:
     states, weight, _, targets = inputs(6, 9)
     weight.requires_grad_(False)
-    TokenLogprobs.apply(states, weight, None, targets, HeadOptions(4)).sum().backward()
+    TokenLogprobs.apply(states, weight, None, targets, NONE, HeadOptions(4)).sum().backward()
     assert states.grad is not None
     assert weight.grad is None
 
@@ -67,7 +75,7 @@ def test_low_precision_weights_collect_their_gradient_in_float32(monkeypatch: py
     monkeypatch.setattr("population.head.SMALLEST_CHUNK_ELEMENTS", 1)
     states, weight, bias, targets = inputs(512, 16, dtype=torch.bfloat16)
     # One sign throughout: rounding a running sum to bfloat16 would lose the small addends.
-    chunked = TokenLogprobs.apply(states, weight, bias, targets, HeadOptions(2))
+    chunked = TokenLogprobs.apply(states, weight, bias, targets, NONE, HeadOptions(2))
     (found,) = torch.autograd.grad(chunked.sum(), weight)
     (wanted,) = torch.autograd.grad(reference(states, weight, bias, targets, HeadOptions(2)).sum(), weight)
     relative = (found.double() - wanted.double()).norm() / wanted.double().norm()
@@ -92,7 +100,7 @@ class LargestTensor(TorchDispatchMode):
 def largest_tensor(tokens: int, vocabulary: int) -> int:
     states, weight, _, targets = inputs(tokens, vocabulary, hidden=8)
     with LargestTensor() as largest:
-        TokenLogprobs.apply(states, weight, None, targets, HeadOptions(64)).sum().backward()
+        TokenLogprobs.apply(states, weight, None, targets, NONE, HeadOptions(64)).sum().backward()
     return largest.elements
 
 

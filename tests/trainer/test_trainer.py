@@ -224,6 +224,16 @@ def test_a_response_that_cannot_be_trained_on_is_named_before_any_step(
     assert trainer.update(1, [responses(12)]).minibatches
 
 
+def test_ids_that_the_tokenizer_does_not_know_are_named(models: dict[str, Path], build: Any) -> None:
+    trainer = build(TrainerSpec(str(models["llama"]), member="ada", device="cpu", vocab_limit=39, excluded_ids=(7, 20)))
+    known = np.setdiff1d(np.arange(39), (7, 20))
+    assert trainer.score([(known[:5], known[5:])])[0].shape == (32,)
+    with pytest.raises(TrainerError, match=r"member ada, score, .* response has the token id 20, which the tokenizer"):
+        trainer.score([(known[:5], np.array([3, 20]))])
+    with pytest.raises(TrainerError, match=r"member ada, score, .* the token id 39; this model's ids are 0 to 38"):
+        trainer.score([(known[:5], np.array([3, 39]))])
+
+
 @pytest.mark.parametrize("changes", [{}, {"zero_stage": 3}, {"dtype": "bfloat16"}])
 def test_a_loss_that_is_not_finite_stops_before_the_optimiser_step(
     models: dict[str, Path], build: Any, tmp_path: Path, changes: dict[str, Any]
