@@ -380,10 +380,11 @@ def before_after(labels: Sequence[str], colours: Inks, slots: Sequence[int], *, 
     }
 
 
-def gate_strip(colours: Inks, *, height: int = 92) -> Spec:
+def gate_strip(colours: Inks, *, height: int = 110) -> Spec:
     """Compatibility s of every response of one transferred group, against the gate's floor.
 
-    Frame "responses": index, s, verdict ("admitted" or "refused"), answer ("right" or "wrong"), detail (tooltip).
+    Frame "responses": index, s, lift (0, 1, ...: height, so that equal s do not hide each other), verdict
+    ("admitted" or "refused"), answer ("right" or "wrong"), detail (tooltip).
     Frame "floor": floor, text.
     """
     x = {
@@ -396,6 +397,8 @@ def gate_strip(colours: Inks, *, height: int = 92) -> Spec:
     shapes = {"domain": ["right", "wrong"], "range": ["circle", "cross"]}
     tooltip = [{"field": "index", "title": "response"}, {"field": "detail", "title": "s"}, {"field": "answer"}]
     legend = {"orient": "right", "symbolSize": 80, "symbolStrokeWidth": 1}
+    shape_legend = {**legend, "symbolFillColor": colours.muted, "symbolStrokeColor": colours.muted}
+    level = {"field": "lift", "type": "quantitative", "axis": None, "scale": {"domain": [-1, 4], "nice": False}}
     return {
         **base(colours, height, "Compatibility of every transferred response against the floor"),
         "layer": [
@@ -411,11 +414,12 @@ def gate_strip(colours: Inks, *, height: int = 92) -> Spec:
             },
             {
                 "data": {"name": "responses"},
-                "mark": {"type": "point", "filled": True, "size": 110, "opacity": 0.85},
+                "mark": {"type": "point", "filled": True, "size": 90, "opacity": 0.9},
                 "encoding": {
                     "x": x,
                     "color": {"field": "verdict", "type": "nominal", "scale": fates, "legend": legend},
-                    "shape": {"field": "answer", "type": "nominal", "scale": shapes, "legend": legend},
+                    "y": level,
+                    "shape": {"field": "answer", "type": "nominal", "scale": shapes, "legend": shape_legend},
                     "tooltip": tooltip,
                 },
             },

@@ -86,9 +86,9 @@ def span(low: float, high: float, digits: int = 1) -> str:
 
 
 def of(k: float, n: float, unit: str = "") -> str:
-    """ "47,597 of 88,497 groups"; "no groups yet" when n is 0."""
+    """ "47,597 of 88,497 groups"; "no groups" when n is 0."""
     if n == 0:
-        return f"no {unit} yet" if unit else "no data yet"
+        return f"no {unit}" if unit else "no data"
     return f"{count(k)} of {count(n)}" + (f" {unit}" if unit else "")
 
 

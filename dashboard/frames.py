@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -137,7 +138,7 @@ def pattern_frames(
         solvers = [label for label, hit in zip(labels, solved, strict=True) if hit]
         detail = "nobody" if not solvers else "everybody" if len(solvers) == len(labels) else ", ".join(solvers)
         share = occurrences / total
-        text = formats.percent(share, 0 if share >= 0.0095 else 1)
+        text = formats.percent(share, 0 if share >= 0.0095 else 1) if share >= 0.0005 else "<0.1%"
         bars.append({"rank": rank, "share": share, "text": text.replace("\u00a0%", "%"), "detail": detail})
         dots += [
             {"rank": rank, "member": label, "solved": bool(hit)} for label, hit in zip(labels, solved, strict=True)
@@ -220,7 +221,7 @@ def _ratio_text(
 
 def gate_frames(transfer: TransferRecord, rewards: Sequence[float], floor: float | None) -> dict[str, pd.DataFrame]:
     """Frames "responses" and "floor" of `charts.gate_strip`; responses without an s are left out."""
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             "index": f"#{response.index}",
             "s": response.s,
@@ -231,8 +232,24 @@ def gate_frames(transfer: TransferRecord, rewards: Sequence[float], floor: float
         for response in transfer.responses
         if response.s is not None and math.isfinite(response.s)
     ]
+    for row, lift in zip(rows, lifts([cast(float, row["s"]) for row in rows], floor), strict=True):
+        row["lift"] = lift
     floors = [] if floor is None else [{"floor": floor, "text": f"floor {formats.number(floor, 2)}"}]
     return {
-        "responses": pd.DataFrame(rows, columns=["index", "s", "verdict", "answer", "detail"]),
+        "responses": pd.DataFrame(rows, columns=["index", "s", "lift", "verdict", "answer", "detail"]),
         "floor": pd.DataFrame(floors, columns=["floor", "text"]),
     }
+
+
+def lifts(values: Sequence[float], floor: float | None, gap: float = 0.025) -> list[int]:
+    """Levels of points on a strip, so that none hides another: the lowest whose last point is `gap` widths away."""
+    ends = [*values, *([] if floor is None else [floor])]
+    width = (max(ends) - min(ends)) if ends else 0.0
+    levels: list[float] = []
+    chosen = [0] * len(values)
+    for place in sorted(range(len(values)), key=lambda at: values[at]):
+        value = values[place]
+        level = next((at for at, last in enumerate(levels) if value - last > gap * width), len(levels))
+        levels[level : level + 1] = [value]
+        chosen[place] = level
+    return chosen

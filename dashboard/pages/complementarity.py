@@ -198,7 +198,9 @@ def _prompt_row(row: PromptRow, labels: list[str], cell: tuple[int, int]) -> dic
     """One row in Markdown; member text goes through `safe_text`."""
     i, j = cell
     query = urlencode(link_parameters(step=row.step, prompt=row.prompt, receiver=i, source=j))
-    fate = f":{_FATES[row.transfer]}-badge[{row.transfer}]" if row.transfer in _FATES else formats.MISSING
+    # A group without a failure has no advantage to give, so it is never a candidate.
+    not_routed = ":gray[all solved]" if row.source_successes == row.source_n else formats.MISSING
+    fate = f":{_FATES[row.transfer]}-badge[{row.transfer}]" if row.transfer in _FATES else not_routed
     return {
         "Step": formats.count(row.step),
         "Subject": safe_text.inline(formats.clean(row.subject, 24)) if row.subject else formats.MISSING,

@@ -57,7 +57,7 @@ def data_columns() -> dict[str, dict[str, pd.DataFrame]]:
     curves, hover = frames.rate_curves(NAMES, edges, ones, 2 * ones)
     patterns = frames.pattern_frames(NAMES, [((True, True, False), 2)], 4)
     empty_gate = {
-        "responses": pd.DataFrame(columns=["index", "s", "verdict", "answer", "detail"]),
+        "responses": pd.DataFrame(columns=["index", "s", "lift", "verdict", "answer", "detail"]),
         "floor": pd.DataFrame(columns=["floor", "text"]),
     }
     scores = pd.DataFrame(columns=["member", "when", "value", "low", "high", "detail"])

@@ -13,7 +13,7 @@ def test_a_rate_without_cases_is_a_dash_and_never_zero() -> None:
     assert formats.rate(0, 0) == "–"
     assert formats.interval(0, 0) == "–"
     assert formats.rate_interval(0, 0) == "–"
-    assert formats.of(0, 0, "groups") == "no groups yet"
+    assert formats.of(0, 0, "groups") == "no groups"
     assert formats.rate(0, 8) == "0.0\u00a0%"
 
 

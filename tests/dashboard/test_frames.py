@@ -126,7 +126,13 @@ def test_the_gate_strip_shows_scored_responses_only(s: float | None) -> None:
     assert len(shown["responses"]) == (s == 0.61)
     if s == 0.61:
         assert shown["responses"].iloc[0].to_dict() == {
-            "index": "#1", "s": 0.61, "verdict": "refused", "answer": "right", "detail": "0.610"
+            "index": "#1", "s": 0.61, "lift": 0, "verdict": "refused", "answer": "right", "detail": "0.610"
         }  # fmt: skip
     assert shown["floor"]["text"].tolist() == ["floor 0.80"]
     assert frames.gate_frames(transfer, [0.0, 1.0], None)["floor"].empty
+
+
+def test_points_of_equal_s_are_lifted_apart() -> None:
+    assert frames.lifts([0.5, 0.5, 0.9, 0.5, 0.7], 0.8) == [0, 1, 0, 2, 0]
+    assert frames.lifts([0.5, 0.5], None) == [0, 1]
+    assert frames.lifts([], 0.8) == []
