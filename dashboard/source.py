@@ -22,15 +22,30 @@ def store_url() -> str:
     return url
 
 
-@st.cache_resource(show_spinner=False, max_entries=4)
-def reader(url: str) -> Reader:
-    """One reader for all sessions of this server; it is safe to use from several threads."""
+def file_identity(url: str) -> str:
+    """Which file a SQLite store is: another one after it was deleted and made again. Empty for a database server."""
+    path = url.removeprefix("sqlite:///").partition("?")[0]
+    if "://" in path:
+        return ""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ""
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+@st.cache_resource(show_spinner=False, max_entries=2, on_release=lambda store: store.close())
+def reader(url: str, file: str) -> Reader:
+    """One reader for all sessions of this server; it is safe to use from several threads.
+
+    `file` is the store's `file_identity`: an open reader would go on showing a deleted file.
+    """
     return open_reader(url)
 
 
 @st.cache_data(show_spinner=False, max_entries=256)
-def _answer(url: str, run: str, revision: int, question: str, arguments: tuple, options: tuple) -> Any:
-    return getattr(reader(url), question)(run, *arguments, **dict(options))
+def _answer(url: str, file: str, run: str, revision: int, question: str, arguments: tuple, options: tuple) -> Any:
+    return getattr(reader(url, file), question)(run, *arguments, **dict(options))
 
 
 @dataclass(frozen=True)
@@ -38,6 +53,7 @@ class Source:
     """One run at one revision; questions of `Reader` about it are answered from the cache where nothing changed."""
 
     url: str
+    file: str
     info: RunInfo
     revision: int
 
@@ -45,13 +61,15 @@ class Source:
     def open(cls, run: str) -> Source:
         """The run as it is now; StoreError when the store or the run cannot be read."""
         url = store_url()
-        store = reader(url)
+        file = file_identity(url)
+        store = reader(url, file)
         info = store.run(run)
-        return cls(url, info, store.revision(info.uid))
+        return cls(url, file, info, store.revision(info.uid))
 
     def ask(self, question: str, *arguments: Any, **options: Any) -> Any:
         """`Reader.question(run, *arguments, **options)`."""
-        return _answer(self.url, self.info.uid, self.revision, question, arguments, tuple(sorted(options.items())))
+        named = tuple(sorted(options.items()))
+        return _answer(self.url, self.file, self.info.uid, self.revision, question, arguments, named)
 
     def events(self, limit: int) -> list[EventInfo]:
         """The newest events, newest first."""
@@ -60,4 +78,5 @@ class Source:
 
 def all_runs() -> list[RunInfo]:
     """Every run of the store, newest first."""
-    return reader(store_url()).runs()
+    url = store_url()
+    return reader(url, file_identity(url)).runs()

@@ -266,3 +266,12 @@ def test_the_whole_app_waits_for_a_store_and_for_a_run(tmp_path: Path, monkeypat
     assert not app.exception
     assert next(metric for metric in app.metric if metric.label == "Progress").value == "100\u00a0%"
     source.reader.clear()
+
+
+def test_a_store_that_was_deleted_and_made_again_is_read_anew(opened, tmp_path: Path) -> None:
+    url = fill(tmp_path, Showcase(steps=2, prompts=4), 1, "finished", 0)
+    assert "step 1 of 2" in texts(opened(url, ""))
+    for path in tmp_path.glob("store.db*"):
+        path.unlink()
+    fill(tmp_path, Showcase(steps=7, prompts=4), 1, "finished", 0)
+    assert "step 1 of 7" in texts(opened(url, ""))
