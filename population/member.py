@@ -6,18 +6,19 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
 
 from population.config import MemberConfig, RunConfig
 from population.demo import warmstart
 from population.demo.parallel import prepare_all
 from population.placement import Local, wait
 from population.trainer import LoraSpec, Trainer, TrainerSpec
+from population.weights import load_causal_lm
 from server.rollouts.embedded import EmbeddedEngine
 from server.rollouts.tokenizer import MemberTokenizer, end_ids_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Progress = Callable[[str, int, int, float], None]
 
@@ -175,20 +176,16 @@ def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path, tokenize
         threads=update.threads,
         device=update.device,
         vocab_limit=tokenizer.id_limit,
+        excluded_ids=tuple(np.flatnonzero(~tokenizer.known(tokenizer.id_limit)).tolist()),
     )
 
 
 def build_engine(folder: Path, tokenizer: MemberTokenizer, config: RunConfig) -> EmbeddedEngine:
     """The embedded engine with its own copy of the model."""
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, config.update.dtype))
+    model = load_causal_lm(folder, getattr(torch, config.update.dtype))
     device = config.update.device
     if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
-        model = model.to("cuda")  # type: ignore[arg-type]
+        model = model.to("cuda")
     return EmbeddedEngine(model, tokenizer, max_batch_rows=config.rollouts.max_batch_rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import socket
@@ -12,7 +13,9 @@ from sqlalchemy import create_engine, text
 from typer.testing import CliRunner
 
 from population.cli import app
+from server.store import commit, trajectories
 from server.store.connections import locate
+from server.store.reader import open_reader
 from server.store.writer import open_writer
 from tests.commands import run
 
@@ -134,3 +137,39 @@ def test_resuming_what_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "--resume" in stderr
     assert stderr.count("\n") == 1
     assert not (tmp_path / "warm-start").exists()
+
+
+def test_a_full_disk_during_a_commit_leaves_whole_steps_and_the_run_can_go_on(
+    tmp_path: Path, warm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(warm_folder / "warm-start", tmp_path / "warm-start")
+    small = (
+        "steps=3",
+        "data.prompts_per_step=8",
+        "update.prompts_per_minibatch=8",
+        "evaluation.benchmarks=[]",
+        "checkpoint.every_steps=1",
+    )
+    written = trajectories.write_shard
+    calls = []
+
+    def full(*arguments: object, **options: object) -> object:
+        calls.append(1)
+        if len(calls) > 4:  # three members: in the middle of step 2
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(commit, "write_shard", full)
+    code, stderr = train(tmp_path, *small, more=("--quiet", "--run", "r"))
+    assert code == 2
+    assert stderr.count("\n") == 1
+    assert "step 2" in stderr
+    assert "space" in stderr
+    url = f"sqlite:///{tmp_path / 'store' / 'graft.db'}"
+    with open_reader(url) as reader:
+        assert (reader.run("r").status, reader.run("r").last_step) == ("failed", 1)
+    monkeypatch.setattr(commit, "write_shard", written)
+    code, stderr = train(tmp_path, *small, more=("--quiet", "--run", "r", "--resume"))
+    assert (code, stderr) == (0, "")
+    with open_reader(url) as reader:
+        assert (reader.run("r").status, reader.run("r").last_step) == ("finished", 3)

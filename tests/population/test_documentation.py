@@ -20,5 +20,7 @@ def keys(section: type[BaseModel]) -> set[str]:
 
 
 def test_every_key_is_documented() -> None:
-    missing = {key for key in keys(RunConfig) if f"`{key}`" not in TEXT and f".{key}`" not in TEXT and f"## {key}" not in TEXT}
+    missing = {
+        key for key in keys(RunConfig) if f"`{key}`" not in TEXT and f".{key}`" not in TEXT and f"## {key}" not in TEXT
+    }
     assert missing - {"evaluation", "checkpoint", "rewards", "deadlines"} == set()
