@@ -89,7 +89,7 @@ def sidebar(runs: list[RunInfo]) -> Choice:
             bind="query-params",
             help="How often the page reads the store again. Trajectories never refresh on their own.",
         )
-        frozen = st.session_state.get("freeze", False)
+        frozen = st.session_state.get("freeze", parameter("freeze") == "true")
         newest = st.select_slider(
             "Window (last steps)",
             WINDOWS,

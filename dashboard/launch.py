@@ -93,7 +93,8 @@ def serve(
     address = f"[{host}]" if ":" in host else host
     log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
     process = subprocess.Popen(
-        [sys.executable, "-m", "dashboard.launch", host, str(port)],
+        # -P: a folder of the same name in the working directory is not taken for this package.
+        [sys.executable, "-P", "-m", "dashboard.launch", host, str(port)],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

@@ -35,7 +35,8 @@ def draw(source: Source, choice: Choice) -> None:
             parts.nothing("This run has one member: there is no peer to compare it with.")
         return
     pairs = source.ask("pair_counts", window.first, window.last)
-    cell = _take_click(members) or cell_parameter(members) or _first_cell(pairs)
+    cell = _take_click(members) or cell_parameter(members) or _remembered_cell(source) or _first_cell(pairs)
+    st.session_state["cell_shown"] = source.info.uid, cell
     wide = members >= WIDE_MEMBERS
     left, right = (st.container(), st.container()) if wide else st.columns([6, 5])
     with left, parts.card():
@@ -56,6 +57,12 @@ def _first_cell(pairs: dict[str, np.ndarray]) -> tuple[int, int]:
     return (int(row), int(column)) if row != column else (0, 1)
 
 
+def _remembered_cell(source: Source) -> tuple[int, int] | None:
+    """The cell this reader last looked at, when another page was shown in between."""
+    run, cell = st.session_state.get("cell_shown", (None, None))
+    return cell if run == source.info.uid else None
+
+
 def _take_click(members: int) -> tuple[int, int] | None:
     """A click on the heatmap since the last run goes into the address; clicks before it stay where they are."""
     state: Any = st.session_state.get(HEATMAP_KEY)
@@ -63,11 +70,8 @@ def _take_click(members: int) -> tuple[int, int] | None:
     if not picked:
         return None
     cell = int(picked[0].get("i", -1)), int(picked[0].get("j", -1))
-    if (
-        cell == st.session_state.get("cell_clicked")
-        or not (min(cell) >= 0 and max(cell) < members)
-        or cell[0] == cell[1]
-    ):
+    is_pair = min(cell) >= 0 and max(cell) < members and cell[0] != cell[1]
+    if not is_pair or cell == st.session_state.get("cell_clicked"):
         return None
     st.session_state["cell_clicked"] = cell
     st.query_params["cell"] = f"{cell[0]}-{cell[1]}"
@@ -106,7 +110,7 @@ def _history(source: Source, window: Window, pairs: dict[str, np.ndarray], cell:
         peers,
         parts.colours(),
         quantity="share of the row's all-fail groups solved",
-        height=225,
+        height=height,
         slots=others,
         means=True,
     )
@@ -159,7 +163,7 @@ def _prompts(source: Source, window: Window, pairs: dict[str, np.ndarray], cell:
         parts.nothing("No such prompt in these steps.")
         return
     st.table(
-        pd.DataFrame([_prompt_row(row, labels, cell) for row in rows]),
+        pd.DataFrame([_prompt_row(row, source.info.uid, labels, cell) for row in rows]),
         border="horizontal",
         hide_index=True,
         alt="Prompts that the row's member failed and the column's member solved",
@@ -194,10 +198,10 @@ def _turn(to: int) -> None:
     st.query_params["at"] = str(to)
 
 
-def _prompt_row(row: PromptRow, labels: list[str], cell: tuple[int, int]) -> dict[str, str]:
+def _prompt_row(row: PromptRow, uid: str, labels: list[str], cell: tuple[int, int]) -> dict[str, str]:
     """One row in Markdown; member text goes through `safe_text`."""
     i, j = cell
-    query = urlencode(link_parameters(step=row.step, prompt=row.prompt, receiver=i, source=j))
+    query = urlencode(link_parameters(run=uid, step=row.step, prompt=row.prompt, receiver=i, source=j))
     # A group without a failure has no advantage to give, so it is never a candidate.
     not_routed = ":gray[all solved]" if row.source_successes == row.source_n else formats.MISSING
     fate = f":{_FATES[row.transfer]}-badge[{row.transfer}]" if row.transfer in _FATES else not_routed

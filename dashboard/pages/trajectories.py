@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from dashboard import charts, formats, frames, parts, responses, safe_text
-from dashboard.controls import Choice, Window, integer_parameter, slot_parameter
+from dashboard.controls import Choice, Window, integer_parameter, parameter, slot_parameter
 from dashboard.source import Source
 from server.store.reader import GroupRecord, StoreError, Trajectory, TransferRow
 
@@ -84,7 +84,8 @@ def _filters(source: Source) -> tuple[Filters, bool]:
             bind="query-params",
             help="Math typesets formulas; Raw shows exactly what the member wrote.",
         )
-    return Filters(by_label.get(receiver), by_label.get(giver), None if verdict == ANY else verdict), view == "Raw"
+    picked = [None if label == ANY else by_label.get(label) for label in (receiver, giver)]
+    return Filters(picked[0], picked[1], None if verdict == ANY else verdict), view == "Raw"
 
 
 def _newest() -> None:
@@ -147,20 +148,21 @@ def _navigation(source: Source, place: Place, total: int) -> None:
                 disabled=row is None,
             )
         st.caption(f"{where}, newest first", width="content")
-        if integer_parameter("step") is None:
-            help_text = "Put this group into the address, so that the page stays on it and the link can be shared."
+        if integer_parameter("step") is None or parameter("run") is None:
+            help_text = "Put run and group into the address: the page stays on them, and the link can be shared."
             st.button(
                 "Link to this group",
                 icon=":material/link:",
                 key="trajectory_link",
                 type="tertiary",
                 on_click=_pin,
-                args=(place, slots),
+                args=(source.info.uid, place, slots),
                 help=help_text,
             )
 
 
-def _pin(place: Place, slots: dict[str, int]) -> None:
+def _pin(run: str, place: Place, slots: dict[str, int]) -> None:
+    st.session_state["run_choice"] = run
     st.query_params.update(step=str(place.step), prompt=str(place.prompt), receiver=str(slots[place.receiver]))
 
 

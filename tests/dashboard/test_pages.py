@@ -275,3 +275,25 @@ def test_a_store_that_was_deleted_and_made_again_is_read_anew(opened, tmp_path: 
         path.unlink()
     fill(tmp_path, Showcase(steps=7, prompts=4), 1, "finished", 0)
     assert "step 1 of 7" in texts(opened(url, ""))
+
+
+def test_choices_made_for_one_run_do_not_break_another_with_other_members(opened, tmp_path: Path) -> None:
+    fill(tmp_path, Showcase(members=("one", "two"), steps=2, prompts=6, uid="small", name="small"), 2, "finished", 0)
+    url = fill(tmp_path, Showcase(members=MODELS[:4], steps=2, prompts=6, uid="large", name="large"), 2, "finished", 0)
+    page = opened(url, "trajectories", run="large", rx=MODELS[3], step="1", prompt="5", receiver="3")
+    page.sidebar.selectbox[0].set_value("small").run()
+    assert not page.exception
+    assert "small" in texts(page)
+    page = opened(url, "complementarity", run="large", cell="3-2")
+    page.sidebar.selectbox[0].set_value("small").run()
+    assert not page.exception
+
+
+def test_a_shared_link_names_the_run_and_the_group(opened, stores) -> None:
+    page = opened(stores["plain"], "trajectories")
+    page.button(key="trajectory_link").click().run()
+    assert not page.exception
+    assert page.query_params["run"] in ("showcase", ["showcase"])
+    assert {"step", "prompt", "receiver"} <= set(page.query_params)
+    links = opened(stores["plain"], "complementarity").table[0].value["Responses"]
+    assert all("run=showcase" in link for link in links)
