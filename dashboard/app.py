@@ -76,7 +76,7 @@ def show(entry: Entry, choice: Choice) -> None:
 def _wait(reason: str) -> None:
     """Nothing to show yet: say why, and look again until there is."""
     with st.container(border=True):
-        st.subheader(":material/hourglass_empty: Waiting for a run", anchor=False)
+        st.subheader(":material/hourglass_empty: Nothing to show yet", anchor=False)
         st.markdown(reason)
         st.caption("This page looks again every two seconds.")
     st.fragment(_look_again, run_every=RETRY_S, key="wait")()

@@ -16,7 +16,6 @@ from dashboard.palette import Inks, member_colour, member_dash
 Spec = dict[str, Any]
 
 _FONT = '"Source Sans", "Source Sans Pro", sans-serif'
-_AS_PERCENT = "format(datum.value, '.1~%')"
 
 
 def with_data(spec: Spec, **frames: pd.DataFrame) -> Spec:

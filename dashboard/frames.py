@@ -120,9 +120,7 @@ def heatmap_cells(labels: Sequence[str], k: Array, n: Array, selected: tuple[int
                     "main": formats.rate(hits, total, 0) if total else formats.MISSING,
                     "support": f"n = {formats.count(total)}" if len(labels) <= 5 else f"n {formats.compact(total)}",
                     "solved": formats.of(hits, total, "all-fail groups"),
-                    "range": f"{formats.rate(hits, total)} ({formats.interval(hits, total)})"
-                    if total
-                    else formats.MISSING,
+                    "range": formats.rate_interval(hits, total),
                     "selected": (i, j) == selected,
                 }
             )

@@ -23,7 +23,6 @@ class Inks:
     grid: str
     accent: str
     ring: str
-    good: str
     bad: str
     members: tuple[str, ...]
     ramp: tuple[str, ...]
@@ -40,7 +39,6 @@ LIGHT = Inks(
     grid="#E6EBF1",
     accent="#1F6AAE",
     ring="#D55E00",
-    good="#00835F",
     bad="#B4500A",
     members=("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7F7F7F", "#B8A500"),
     ramp=("#F3F6FA", "#CCDFF0", "#A4C8E6", "#80B0DB", "#5999CF", "#3E80BE", "#1E68AC", "#15528E", "#0B3C71"),
@@ -57,7 +55,6 @@ DARK = Inks(
     grid="#222B37",
     accent="#5AA9E6",
     ring="#F0B341",
-    good="#3CC598",
     bad="#F09A5A",
     members=("#4C9FDB", "#F0B341", "#2FBF8F", "#E39AC4", "#8ED0F5", "#F07A3A", "#A8A8A8", "#D9C93B"),
     ramp=("#18212D", "#1E3657", "#1D4D84", "#2866A4", "#3581C4", "#5E9BD6", "#80B6E7", "#ACD1F2", "#D8EBFB"),

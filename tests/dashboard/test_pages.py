@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -256,7 +257,7 @@ def test_the_whole_app_waits_for_a_store_and_for_a_run(tmp_path: Path, monkeypat
     monkeypatch.setenv(STORE_VARIABLE, url)
     app = AppTest.from_file(ENTRY, default_timeout=60).run()
     assert not app.exception
-    assert "Waiting for a run" in texts(app)
+    assert "Nothing to show yet" in texts(app)
     writer = open_writer(url)
     app.run()
     assert "no run yet" in texts(app)
@@ -297,3 +298,28 @@ def test_a_shared_link_names_the_run_and_the_group(opened, stores) -> None:
     assert {"step", "prompt", "receiver"} <= set(page.query_params)
     links = opened(stores["plain"], "complementarity").table[0].value["Responses"]
     assert all("run=showcase" in link for link in links)
+
+
+def test_a_file_that_is_no_store_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "store.db").write_text("these are not the bytes you are looking for" * 50)
+    monkeypatch.setenv(STORE_VARIABLE, f"sqlite:///{tmp_path / 'store.db'}")
+    app = AppTest.from_file(ENTRY, default_timeout=60).run()
+    assert not app.exception
+    assert "Nothing to show yet" in texts(app)
+    source.reader.clear()
+
+
+def test_without_a_named_store_the_page_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(STORE_VARIABLE, raising=False)
+    app = AppTest.from_file(ENTRY, default_timeout=60).run()
+    assert not app.exception
+    assert "no store was named" in texts(app)
+
+
+def test_responses_whose_file_is_gone_leave_the_rest_of_the_page_standing(opened, tmp_path: Path) -> None:
+    url = fill(tmp_path, Showcase(steps=5), 5, "finished", 0)
+    shutil.rmtree(tmp_path / "store_trajectories")
+    page = opened(url, "trajectories", gate="admitted")
+    assert page.error
+    assert "transfer 1 of" in texts(page)
+    assert "could not be drawn" not in texts(page)
