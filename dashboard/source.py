@@ -18,7 +18,7 @@ def store_url() -> str:
     """The store this server shows. StoreError when none was named."""
     url = os.environ.get(STORE_VARIABLE, "")
     if not url:
-        raise StoreError(f"no store was named: start with `graft dashboard STORE`, or set {STORE_VARIABLE}")
+        raise StoreError(f"no store was named: start with `graft dashboard --store URL`, or set {STORE_VARIABLE}")
     return url
 
 
