@@ -24,6 +24,12 @@ def bash_commands(markdown: str) -> list[str]:
     return commands
 
 
+def session_commands() -> list[str]:
+    """The README's commands that train, resume, summarise and serve, in order: one belongs to the next."""
+    verbs = (".venv/bin/graft train", ".venv/bin/graft summary", ".venv/bin/graft dashboard")
+    return [command for command in bash_commands((ROOT / "README.md").read_text()) if command.startswith(verbs)]
+
+
 def made(target: str, args: str = "") -> list[list[str]]:
     """What `make TARGET ARGS=...` runs apart from building the environment, as argument lists.
 

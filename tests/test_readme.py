@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.commands import ROOT, bash_commands, made, run
+from tests.commands import ROOT, bash_commands, made, run, session_commands
 
 README = (ROOT / "README.md").read_text()
 
@@ -39,10 +39,23 @@ class ByTest:
     test: str
 
 
+@dataclass(frozen=True)
+class InSession:
+    """tests/end_to_end/test_readme_session.py runs it in its place in the README, made smaller by further options."""
+
+
 # One row for each command of README.md, written as it stands there.
-COVERED: dict[str, Directly | ByCI | ByTest] = {
+COVERED: dict[str, Directly | ByCI | ByTest | InSession] = {
     "make demo": ByTest("demo", "tests/end_to_end/test_demo.py::test_make_demo_trains_three_members"),
+    "make demo-compare": ByTest(
+        "demo-compare", "tests/end_to_end/test_demo.py::test_make_demo_compare_prints_both_with_their_cost"
+    ),
     "make test": ByCI("test"),
+    ".venv/bin/graft plan configs/demo.yaml": Directly(prints="32 x 8 = 256"),
+    ".venv/bin/graft train configs/demo.yaml --set members.llama.learning_rate=1e-4 --dashboard": InSession(),
+    ".venv/bin/graft train configs/demo.yaml --set members.llama.learning_rate=1e-4 --resume": InSession(),
+    ".venv/bin/graft summary configs/demo.yaml": InSession(),
+    ".venv/bin/graft dashboard --store sqlite:///runs/graft.db": InSession(),
     ".venv/bin/graft doctor": Directly(prints="The embedded default can run here"),
 }
 
@@ -76,6 +89,10 @@ def test_expensive_commands_are_run_by_a_test_that_takes_them_from_the_makefile(
     assert any(call.startswith((f"made('{how.target}'", f"commands.made('{how.target}'")) for call in calls), (
         f"{file} does not take its command from made({how.target!r}, ...)"
     )
+
+
+def test_the_session_test_runs_exactly_the_commands_that_are_left_to_it() -> None:
+    assert session_commands() == [command for command, how in COVERED.items() if isinstance(how, InSession)]
 
 
 def test_make_test_builds_the_environment_checks_the_sources_and_ends_with_the_tests() -> None:

@@ -146,3 +146,16 @@ def test_exported_members_can_be_evaluated(warm_folder: Path) -> None:
         for evaluation in reader.evaluations("exported"):
             if evaluation.step == 1:
                 assert f"{evaluation.mean:.1%}" in done.stdout
+
+
+def test_make_demo_compare_prints_both_with_their_cost(warm_folder: Path) -> None:
+    sizes = "--set steps=2 --set evaluation.benchmarks.heldout.limit=24"
+    (command,) = made("demo-compare", f"--folder {warm_folder / 'compare'} {sizes}")
+    shared = warm_folder / "compare" / "warm-start"
+    shared.parent.mkdir(exist_ok=True)
+    if not shared.exists():
+        shared.symlink_to(warm_folder / "warm-start")
+    done = run(command, deadline_s=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for text in ("grpo", "graft", "CPU s", "equal rollouts", "equal CPU", "independent GRPO, n = 8"):
+        assert text in done.stdout

@@ -134,7 +134,7 @@ def test_a_port_in_use_is_refused_before_any_work(tmp_path: Path) -> None:
 def test_resuming_what_is_not_there_is_refused(tmp_path: Path) -> None:
     code, stderr = train(tmp_path, more=("--resume",))
     assert code == 2
-    assert "--resume" in stderr
+    assert "start a run first" in stderr
     assert stderr.count("\n") == 1
     assert not (tmp_path / "warm-start").exists()
 
