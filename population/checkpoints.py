@@ -77,8 +77,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"checkpoint of step {step} in {self.folder}: {error}; free space or change folder, then --resume"
             ) from error
-        for old in self.steps()[: -self.keep_last]:
-            shutil.rmtree(self.folder / f"step_{old:08d}")
+        self.sweep()
         return final
 
     def load(
@@ -110,10 +109,11 @@ class Checkpoints:
         exchange.bytes_per_token = state["bytes_per_token"]
 
     def sweep(self) -> None:
-        """Remove what an interrupted write left behind."""
-        if self.folder.is_dir():
-            for path in self.folder.glob("tmp_*"):
-                shutil.rmtree(path)
+        """Remove what an interrupted write left behind, and the oldest checkpoints beyond ``keep_last``."""
+        for path in self.folder.glob("tmp_*"):
+            shutil.rmtree(path)
+        for old in self.steps()[: -self.keep_last]:
+            shutil.rmtree(self.folder / f"step_{old:08d}")
 
 
 def _flush(path: Path) -> None:

@@ -36,7 +36,9 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder whose demo members (seed 0) are warm-started, once for all tests; GRAFT_WARM_FOLDER names one to share."""
+    """A run folder whose demo members (seed 0) are warm-started, once for all tests; GRAFT_WARM_FOLDER names one to
+    share.
+    """
     from population.demo.parallel import prepare_all
 
     named = os.environ.get("GRAFT_WARM_FOLDER")
