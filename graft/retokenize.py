@@ -52,7 +52,7 @@ class Retokenized:
 class Refusal:
     """Why a response cannot cross. `too_long`: more than the receiver's limit. `undecodable`: the text has bytes that
     are no characters (a multi-byte character cut off). `round_trip`: the receiver's tokenizer does not give the same
-    text back. `empty`: there is no text."""
+    text back. `empty`: there is nothing to give, neither text nor an end."""
 
     reason: RefusalReason
 
@@ -67,7 +67,7 @@ def retokenize(response: Response, source: TextCodec, receiver: TextCodec, *, ma
         if len(response.ids) == 0:
             return Refusal("empty")
         return _within(np.asarray(response.ids, dtype=np.int32), max_tokens)
-    if not response.text:
+    if not response.text and not response.finished:
         return Refusal("empty")
     if REPLACEMENT_CHARACTER in response.text:
         return Refusal("undecodable")

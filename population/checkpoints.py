@@ -11,22 +11,20 @@ import json
 import os
 import re
 import shutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from population.errors import CheckpointError, DamagedCheckpoint, PlacementError
 from population.exchange import Exchange
 from population.member import Member
-from population.placement import PlacementError, wait
+from population.placement import gather
 from population.router import Router
 from population.success_graph import SuccessGraph
 
 FORMAT = 1
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be written or resumed; one line with the folder and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,7 @@ class Checkpoints:
         try:
             temporary.mkdir(parents=True)
             futures = {name: member.trainer.call("save", temporary / name) for name, member in members.items()}
-            for name, future in futures.items():
-                wait(future, self.deadline_s, member=name, phase="checkpoint", step=step)
+            gather(futures, self.deadline_s, phase="checkpoint", step=step)
             success_graph.save(temporary / "success_graph.npz")
             state = {
                 "format": FORMAT,
@@ -83,11 +80,31 @@ class Checkpoints:
     def load(
         self, step: int, members: Mapping[str, Member], router: Router, exchange: Exchange, success_graph: SuccessGraph
     ) -> None:
-        """Bring the whole population to the state after ``step``. Nothing is changed when the checkpoint does not
-        fit.
+        """Bring the whole population to the state after ``step``.
+
+        CheckpointError when it belongs to another configuration, which changes nothing; DamagedCheckpoint when a part
+        is missing or broken, after which another checkpoint has to be loaded before anything else.
         """
         folder = self.folder / f"step_{step:08d}"
-        state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+        try:
+            state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+            self._check(folder, state, members)
+            success_graph.load(folder / "success_graph.npz")
+            futures = {name: member.trainer.call("load", folder / name) for name, member in members.items()}
+            gather(futures, self.deadline_s, phase="resume", step=step)
+        except CheckpointError:
+            raise
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, PlacementError) as error:
+            reason = " ".join(str(error).split())
+            raise DamagedCheckpoint(
+                f"{folder}: cannot be read ({reason}); remove it to resume from an older one"
+            ) from error
+        for name, version in state["members"].items():
+            members[name].weight_version = version
+        router.restore(state["router"])
+        exchange.bytes_per_token = state["bytes_per_token"]
+
+    def _check(self, folder: Path, state: Mapping[str, Any], members: Mapping[str, Member]) -> None:
         if state["format"] != FORMAT:
             raise CheckpointError(
                 f"{folder}: format {state['format']}, this reads {FORMAT}; resume with the version that wrote it"
@@ -100,13 +117,6 @@ class Checkpoints:
             raise CheckpointError(
                 f"{folder}: holds members {', '.join(state['members'])}; the configuration has {', '.join(members)}"
             )
-        futures = {name: member.trainer.call("load", folder / name) for name, member in members.items()}
-        for name, future in futures.items():
-            wait(future, self.deadline_s, member=name, phase="resume", step=step)
-            members[name].weight_version = state["members"][name]
-        success_graph.load(folder / "success_graph.npz")
-        router.restore(state["router"])
-        exchange.bytes_per_token = state["bytes_per_token"]
 
     def sweep(self) -> None:
         """Remove what an interrupted write left behind, and the oldest checkpoints beyond ``keep_last``."""

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +15,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from population.config import ConfigError, RunConfig, load
+from population.config import RunConfig, load
+from population.errors import PlacementError, RunError
+from server.store.records import StoreError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 db = typer.Typer(no_args_is_help=True, help="The store's database.")
@@ -30,13 +32,11 @@ Overrides = Annotated[
 @contextmanager
 def user_errors() -> Iterator[None]:
     """Turn the faults a user can mend into one line and exit code 2; anything else keeps its traceback."""
-    from population.prompts import DataError
-    from population.run import USER_ERRORS
-    from server.store.records import StoreError
-
     try:
         yield
-    except (ConfigError, DataError, StoreError, *USER_ERRORS) as error:
+    except (RunError, StoreError) as error:
+        if not _mendable(error):
+            raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
@@ -44,11 +44,21 @@ def user_errors() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def _mendable(error: BaseException) -> bool:
+    """A call that failed is as mendable as its cause: a bug inside a member keeps its traceback."""
+    cause = error.__cause__
+    if not isinstance(error, PlacementError) or cause is None:
+        return True
+    from server.rollouts.engine import EngineError  # torch is loaded by now: a member was called
+
+    return isinstance(cause, (RunError, StoreError, EngineError, OSError))
+
+
 @app.command()
 def train(
     config: ConfigPath,
     set_: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the newest run of this configuration")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the newest run of this name")] = False,
     run: Annotated[str | None, typer.Option("--run", help="uid of the run to start or to resume")] = None,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="serve the dashboard while training")] = False,
     port: Annotated[int, typer.Option(help="port of the dashboard; 0 picks a free one")] = 8501,
@@ -67,12 +77,13 @@ def train(
             from population.run import Watch
 
             with Display(console, quiet=quiet) as display:
-                watch = Watch(display.warm_start, display.begin, display.step)
+                watch = Watch(display.warm_start, display.note, display.begin, display.step)
                 uid = train_run(settings, watch, resume=resume, uid=run)
             _summary(console, settings, uid)
             if address and sys.stdin.isatty() and console.is_terminal:
                 console.print(f"The dashboard stays at {address}; press Ctrl-C to end it.")
-                signal.pause()
+                with suppress(KeyboardInterrupt):
+                    signal.pause()
 
 
 @app.command()
@@ -80,7 +91,7 @@ def plan(config: ConfigPath, set_: Overrides = None) -> None:
     """Print every derived number of a configuration before any work."""
     with user_errors():
         settings = load(config, set_ or ())
-        from population.plan import GIB
+        from population.plan import GIB, plan_dtype
         from population.run import plan_of, prepare
         from server.rewards import RewardService
 
@@ -115,7 +126,9 @@ def plan(config: ConfigPath, set_: Overrides = None) -> None:
         for row in rows:
             table.add_row(*row)
         console.print(table)
-        memory = Table("member", "model", "parameters", "memory estimate", title="memory on one device")
+        memory = Table(
+            "member", "model", "parameters", "memory estimate", title=f"memory on one device, {plan_dtype(settings)}"
+        )
         for member in derived.members:
             parts = member.memory or {}
             detail = (
@@ -139,14 +152,16 @@ def evaluate(
     with user_errors():
         settings = load(config, set_ or ())
         _one_thread_per_member(settings)
+        from population.evaluation import encode_benchmarks, load_benchmarks, load_exported
         from population.evaluation import evaluate as measure
-        from population.evaluation import load_benchmarks, load_exported
         from population.report import print_evaluations
         from server.rewards import RewardService
 
         with RewardService(workers=settings.rewards.workers, timeout_s=settings.rewards.timeout_s) as rewards:
             benchmarks = load_benchmarks(settings, rewards)
-            print_evaluations(Console(), measure(0, load_exported(settings, folder), benchmarks, rewards, settings))
+            members = load_exported(settings, folder)
+            prompt_ids = encode_benchmarks(settings, folder, members, benchmarks)
+            print_evaluations(Console(), measure(0, members, prompt_ids, benchmarks, rewards, settings))
 
 
 @app.command()

@@ -18,14 +18,14 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from graft.methods import METHODS
+from population.errors import ConfigError
+
+__all__ = ["ConfigError", "RunConfig", "as_dict", "course", "differences", "digest", "load", "parse"]
 
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be run; the message is one line and names the key and the remedy."""
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
@@ -107,7 +107,7 @@ class UpdateConfig(Section):
     prompts_per_minibatch: PositiveInt = 32
     learning_rate: PositiveFloat = 1e-6
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     eps: PositiveFloat = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     max_grad_norm: PositiveFloat = 1.0
@@ -121,7 +121,9 @@ class UpdateConfig(Section):
     max_tokens_per_pack: PositiveInt = 16384
     logprob_chunk_tokens: PositiveInt = 1024
     zero_stage: Literal[1, 2, 3] = 1
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto", description="of weights and forward; auto: bfloat16 on a GPU, float32 on a CPU"
+    )
     device: Literal["auto", "cpu", "cuda"] = "auto"
     gradient_checkpointing: bool = False
     offload_optimizer: bool = False
@@ -267,6 +269,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(
             f"{path}: cannot read the configuration ({error.strerror}); give the path of a YAML file"
         ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text; give the path of a YAML file") from None
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -298,12 +302,18 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
     return config.model_dump(mode="json")
 
 
-def digest(config: RunConfig) -> str:
-    """Hash of everything that decides the course of a run: not its length, nor where or how often it writes."""
-    tree = as_dict(config)
-    for key in ("steps", "epochs", "folder", "store", "checkpoint", "deadlines", "name"):
-        tree.pop(key)
-    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+# What a resumed run may change: its length, and where and how often it writes.
+FREE_KEYS = ("steps", "epochs", "folder", "store", "checkpoint", "deadlines", "name")
+
+
+def course(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a configuration (as from :func:`as_dict`) that decides the course of a run."""
+    return {key: value for key, value in tree.items() if key not in FREE_KEYS}
+
+
+def digest(tree: Mapping[str, Any]) -> str:
+    """Hash of the course of a run."""
+    return hashlib.sha256(json.dumps(course(tree), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:

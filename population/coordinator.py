@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from graft.methods import METHODS
 from population import health, recording
 from population.checkpoints import Checkpoints
 from population.config import RunConfig
+from population.encoding import PromptIds
+from population.errors import SyncError
 from population.evaluation import Benchmark, evaluate
 from population.exchange import Exchange, Graft
 from population.member import Member
-from population.placement import wait
+from population.placement import gather
 from population.prompts import PromptBatches
 from population.rollouts import Sampler, StepRollouts
-from population.router import Router, Routing
+from population.router import Router, Routing, keyed_seed
 from population.success_graph import SuccessGraph
 from population.trainer import TrainingResponse, UpdateReport
 from population.training_batch import training_batch
@@ -30,13 +34,12 @@ from server.store.records import EvaluationRecord, EventRecord
 from server.store.writer import Writer
 
 
-class SyncError(RuntimeError):
-    """An engine does not hold its trainer's weights; sampling must not go on."""
-
-
 @dataclass
 class StepReport:
-    """What one step did, for the record and for whoever watches. ``seconds`` is wall time by phase."""
+    """What one step did, for the record and for whoever watches.
+
+    ``seconds`` is wall time by phase; ``commit`` and the CPU seconds include the commit of the step before.
+    """
 
     step: int
     rollouts: StepRollouts
@@ -59,6 +62,7 @@ class Coordinator:
         config: RunConfig,
         members: Mapping[str, Member],
         prompts: PromptBatches,
+        prompt_ids: Mapping[str, PromptIds],
         benchmarks: Sequence[Benchmark],
         rewards: RewardService,
         store: Writer,
@@ -67,12 +71,14 @@ class Coordinator:
         self.config = config
         self.members = dict(members)
         self.prompts = prompts
+        self.prompt_ids = prompt_ids
         self.benchmarks = benchmarks
         self.rewards = rewards
         self.store = store
         self.checkpoints = checkpoints
         self.method = METHODS[config.method]
-        self.sampler = Sampler(self.members, rewards, config)
+        self._commit_s = self._commit_cpu_s = 0.0
+        self.sampler = Sampler(self.members, prompt_ids, rewards, config)
         self.success_graph = SuccessGraph(list(members), [problem.key for problem in prompts.problems])
         self.router = Router(self.method, config.exchange, config.seed)
         self.exchange = Exchange(
@@ -140,48 +146,49 @@ class Coordinator:
             rollouts.prompt_ids[name],
             prompts_per_minibatch=self.config.update.prompts_per_minibatch,
             position=self.method.how.position,
-            seed=self.config.seed + step,
+            seed=keyed_seed(self.config.seed, step, f"order {name}"),
             engine_logprobs=mode == "engine" or (mode == "auto" and self.members[name].exact_logprobs),
         )
 
     def update(self, step: int, batches: Mapping[str, list[list[TrainingResponse]]]) -> dict[str, UpdateReport]:
         """All members train at once: one optimiser step per minibatch."""
         futures = {name: self.members[name].trainer.call("update", step, batch) for name, batch in batches.items()}
-        deadline = self.config.deadlines.update_s
-        return {
-            name: wait(future, deadline, member=name, phase="update", step=step) for name, future in futures.items()
-        }
+        return gather(futures, self.config.deadlines.update_s, phase="update", step=step)
 
     def sync(self, step: int) -> None:
         """Hand every trainer's weights to its engine and compare checksums. Raises :class:`SyncError`."""
-        deadline = self.config.deadlines.sync_s
-        for name, member in self.members.items():
-            weights = wait(member.trainer.call("weights"), deadline, member=name, phase="sync", step=step)
-            held = wait(
-                member.engine.call("load_weights", step, weights), deadline, member=name, phase="sync", step=step
-            )
-            sent = wait(member.trainer.call("checksum"), deadline, member=name, phase="sync", step=step)
-            if held != sent:
+
+        def on_all(calls: dict[str, Future[Any]]) -> dict[str, Any]:
+            return gather(calls, self.config.deadlines.sync_s, phase="sync", step=step)
+
+        members = self.members
+        weights = on_all({name: member.trainer.call("weights") for name, member in members.items()})
+        held = on_all({n: member.engine.call("load_weights", step, weights[n]) for n, member in members.items()})
+        sent = on_all({name: member.trainer.call("checksum") for name, member in members.items()})
+        for name, member in members.items():
+            if held[name] != sent[name]:
                 raise SyncError(
-                    f"member {name!r}, phase sync, step {step}: the engine holds {held[:12]}, the trainer {sent[:12]}; "
-                    "stopped before sampling stale weights, resume with --resume"
+                    f"member {name!r}, phase sync, step {step}: the engine holds {held[name][:12]}, the trainer "
+                    f"{sent[name][:12]}; stopped before sampling stale weights, resume with --resume"
                 )
             member.weight_version = step
 
     def evaluate(self, step: int) -> list[EvaluationRecord]:
         """Measure every member on the benchmarks and record it."""
-        records = evaluate(step, self.members, self.benchmarks, self.rewards, self.config)
+        records = evaluate(step, self.members, self.prompt_ids, self.benchmarks, self.rewards, self.config)
         for record in records:
             self.store.record_evaluation(record)
         return records
 
     def commit(self, report: StepReport) -> None:
-        """The step becomes part of the record, whole."""
-        started = time.perf_counter()
+        """The step becomes part of the record, whole. Its own cost is recorded with the next step."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        report.seconds["commit"], report.cpu_seconds = self._commit_s, report.cpu_seconds + self._commit_cpu_s
         report.events += health.warnings(report.step, report.rollouts)
         problems = self.prompts.batch(report.step)
-        self.store.commit(recording.step_record(report, problems, self.router.edge_rates, self.config))
-        report.seconds["commit"] = time.perf_counter() - started
+        scale = self.exchange.bytes_per_token
+        self.store.commit(recording.step_record(report, problems, self.router.edge_rates, scale))
+        self._commit_s, self._commit_cpu_s = time.perf_counter() - wall, time.process_time() - cpu
 
 
 class PhaseClock:

@@ -164,7 +164,7 @@ def check_sqlite(folder: Path, machine: Machine) -> Check:
     version, journal = probe.facts.get("sqlite", "unknown version"), probe.facts.get("journal")
     if journal == "wal":
         return Check("SQLite", "ok", f"{version}, write-ahead log works at {folder}", required=True)
-    fix = "choose a folder on a local disk for the store, or a PostgreSQL URL"
+    fix = "choose a folder on a local disk for the store"
     reason = probe.failure or f"the journal stays '{journal}'"
     return Check("SQLite", "problem", f"{version}, no write-ahead log at {folder}: {reason}", fix, required=True)
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from population.config import BenchmarkConfig, RunConfig
-from population.member import MemberError, build_engine, load_tokenizer
+from population.encoding import PromptIds, encode_for_all
+from population.errors import MemberError
+from population.member import build_engine, load_tokenizer, positions_of
 from population.placement import Local, wait
 from population.prompts import Problem, load_problems
 from server.rewards import RewardService
@@ -51,26 +53,41 @@ def load_exported(config: RunConfig, folder: Path) -> dict[str, ExportedMember]:
     return members
 
 
+def encode_benchmarks(
+    config: RunConfig, folder: Path, members: Mapping[str, ExportedMember], benchmarks: Sequence[Benchmark]
+) -> dict[str, PromptIds]:
+    """Every benchmark prompt in the tokens of exported members."""
+    return encode_for_all(
+        {name: member.tokenizer for name, member in members.items()},
+        {name: positions_of(folder / name) for name in members},
+        [problem for benchmark in benchmarks for problem in benchmark.problems],
+        max_prompt_tokens=config.rollouts.max_prompt_tokens,
+        max_response_tokens=config.rollouts.max_response_tokens,
+    )
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """A benchmark with its problems."""
 
     settings: BenchmarkConfig
     problems: tuple[Problem, ...]
+    skipped: tuple[Problem, ...] = ()
 
 
 def load_benchmarks(config: RunConfig, rewards: RewardService) -> list[Benchmark]:
     """Read all benchmarks before any work, so that a bad file costs nothing."""
     found = []
     for settings in config.evaluation.benchmarks:
-        problems, _ = load_problems(settings, rewards.unparsable)
-        found.append(Benchmark(settings, tuple(problems[: settings.limit])))
+        problems, skipped = load_problems(settings, rewards.unparsable)
+        found.append(Benchmark(settings, tuple(problems[: settings.limit]), tuple(skipped)))
     return found
 
 
 def evaluate(
     step: int,
     members: Mapping[str, Measured],
+    prompt_ids: Mapping[str, Mapping[int, tuple[int, ...]]],
     benchmarks: Sequence[Benchmark],
     rewards: RewardService,
     config: RunConfig,
@@ -86,7 +103,7 @@ def evaluate(
         sampling = {
             name: member.engine.call(
                 "sample",
-                [TokenPrompt(p.key, tuple(member.tokenizer.encode_prompt(p.prompt))) for p in benchmark.problems],
+                [TokenPrompt(p.key, prompt_ids[name][p.key]) for p in benchmark.problems],
                 SamplingParams(
                     n=settings.responses_per_prompt,
                     max_new_tokens=config.rollouts.max_response_tokens,
@@ -103,7 +120,8 @@ def evaluate(
         for name, future in sampling.items():
             rows = wait(future, config.deadlines.evaluate_s, member=name, phase="evaluate", step=step)
             pairs = [(p.answer, s.text) for p, row in zip(benchmark.problems, rows, strict=True) for s in row]
-            verdicts = rewards.submit(pairs).result(timeout=config.deadlines.grade_s)
+            grading = rewards.submit(pairs)
+            verdicts = wait(grading, config.deadlines.grade_s, member=name, phase="grade the evaluation", step=step)
             n = settings.responses_per_prompt
             counts = tuple(
                 (p.key, sum(v.reward > 0 for v in verdicts[i * n : (i + 1) * n]), n)

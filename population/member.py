@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ import torch
 from population.config import MemberConfig, RunConfig
 from population.demo import warmstart
 from population.demo.parallel import prepare_all
+from population.errors import MemberError
 from population.placement import Local, wait
 from population.trainer import LoraSpec, Trainer, TrainerSpec
 from population.weights import load_causal_lm
@@ -21,10 +23,6 @@ from server.rollouts.embedded import EmbeddedEngine
 from server.rollouts.tokenizer import MemberTokenizer, end_ids_of
 
 Progress = Callable[[str, int, int, float], None]
-
-
-class MemberError(ValueError):
-    """A member that cannot be loaded; one line that names the member, the folder and the remedy."""
 
 
 @dataclass
@@ -112,19 +110,21 @@ def _folder(member: MemberConfig) -> Path:
         ) from None
 
 
-def load_member(config: RunConfig, member: MemberConfig, folder: Path) -> Member:
-    """Load tokenizer, trainer and engine of one member. Raises :class:`MemberError`."""
-    tokenizer = load_tokenizer(member.name, folder)
-    trainer = Local(Trainer, trainer_spec(config, member, folder, tokenizer), threads=config.update.threads)
-    engine = Local(build_engine, folder, tokenizer, config, threads=config.update.threads)
-    deadline = config.deadlines.load_s
-    trained: Trainer = wait(trainer.ready, deadline, member=member.name, phase="load", step=None)
-    sampled: EmbeddedEngine = wait(engine.ready, deadline, member=member.name, phase="load", step=None)
-    family = json.loads((folder / "config.json").read_text()).get("model_type", "unknown")
+def load_member(config: RunConfig, member: MemberConfig, folder: Path, tokenizer: MemberTokenizer) -> Member:
+    """Load trainer and engine of one member; both are closed again when one of them fails."""
+    with ExitStack() as stack:
+        trainer = Local(Trainer, trainer_spec(config, member, folder, tokenizer), threads=config.update.threads)
+        stack.callback(trainer.close)
+        engine = Local(build_engine, folder, tokenizer, config, threads=config.update.threads)
+        stack.callback(engine.close)
+        deadline = config.deadlines.load_s
+        trained: Trainer = wait(trainer.ready, deadline, member=member.name, phase="load", step=None)
+        sampled: EmbeddedEngine = wait(engine.ready, deadline, member=member.name, phase="load", step=None)
+        stack.pop_all()
     return Member(
         name=member.name,
         model=member.model,
-        family=family,
+        family=model_config(folder).get("model_type", "unknown"),
         tokenizer=tokenizer,
         trainer=trainer,
         engine=engine,
@@ -132,6 +132,27 @@ def load_member(config: RunConfig, member: MemberConfig, folder: Path) -> Member
         exact_logprobs=sampled.exact_logprobs,
         notes=(*trained.notes, *sampled.notes),
     )
+
+
+def model_config(folder: Path) -> dict[str, Any]:
+    """The model's config.json. Raises :class:`MemberError` when it is no JSON object."""
+    try:
+        found = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise MemberError(
+            f"{folder / 'config.json'}: cannot be read ({error}); give a folder by save_pretrained"
+        ) from None
+    if not isinstance(found, dict):
+        raise MemberError(f"{folder / 'config.json'}: holds no object; give a folder written by save_pretrained")
+    return found
+
+
+def positions_of(folder: Path) -> int | None:
+    """The longest sequence a model takes, None when its configuration sets no limit."""
+    found = model_config(folder)
+    text = found.get("text_config", found)
+    value = text.get("max_position_embeddings") or text.get("n_positions")
+    return int(value) if value else None
 
 
 def load_tokenizer(name: str, folder: Path) -> MemberTokenizer:
@@ -163,7 +184,7 @@ def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path, tokenize
         weight_decay=update.weight_decay,
         max_grad_norm=update.max_grad_norm,
         zero_stage=update.zero_stage,
-        dtype=update.dtype,
+        dtype=resolved_dtype(config),
         max_tokens_per_pack=member.max_tokens_per_pack or update.max_tokens_per_pack,
         logprob_chunk_tokens=update.logprob_chunk_tokens,
         temperature=config.rollouts.temperature,
@@ -182,11 +203,20 @@ def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path, tokenize
 
 def build_engine(folder: Path, tokenizer: MemberTokenizer, config: RunConfig) -> EmbeddedEngine:
     """The embedded engine with its own copy of the model."""
-    model = load_causal_lm(folder, getattr(torch, config.update.dtype))
-    device = config.update.device
-    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
-        model = model.to("cuda")
+    model = load_causal_lm(folder, getattr(torch, resolved_dtype(config))).to("cuda" if on_gpu(config) else "cpu")
     return EmbeddedEngine(model, tokenizer, max_batch_rows=config.rollouts.max_batch_rows)
+
+
+def on_gpu(config: RunConfig) -> bool:
+    """Whether trainers and engines run on a GPU."""
+    return config.update.device == "cuda" or (config.update.device == "auto" and torch.cuda.is_available())
+
+
+def resolved_dtype(config: RunConfig) -> Literal["float32", "bfloat16"]:
+    """update.dtype with `auto` decided."""
+    if config.update.dtype != "auto":
+        return config.update.dtype
+    return "bfloat16" if on_gpu(config) else "float32"
 
 
 def describe(member: Member) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from population.errors import PlacementError
+
+__all__ = ["Local", "PlacementError", "gather", "wait"]
+
 T = TypeVar("T")
-
-
-class PlacementError(RuntimeError):
-    """A call failed or did not answer in time; the message names member, phase and step."""
 
 
 class Local:
@@ -47,17 +47,21 @@ class Local:
         """Run `object.method(*args, **kwargs)` on the object's thread, after the calls made before."""
         return self._submit(lambda: getattr(self._built.result(), method)(*args, **kwargs))
 
-    def close(self, deadline_s: float = 60.0) -> None:
-        """Close the object if it has `close`, and end the thread. Raises PlacementError past the deadline."""
+    def close(self, deadline_s: float = 10.0) -> bool:
+        """Close the object if it has `close`, and end the thread; False when it is still busy after the deadline.
+
+        A busy thread is a daemon and ends with the process, so that closing never hides why a run stopped.
+        """
         with self._lock:
             if self._closed:
-                return
+                return not self._thread.is_alive()
             self._closed = True
             done: Future[None] = Future()
             self._tasks.put((done, self._close_object))
             self._tasks.put(None)
-        wait(done, deadline_s, member=self._thread.name, phase="close", step=None)
-        self._thread.join(deadline_s)
+        finished, _ = wait_for([done], timeout=deadline_s)
+        self._thread.join(deadline_s if finished else 0.0)
+        return not self._thread.is_alive()
 
     def _close_object(self) -> None:
         if self._built.exception() is None and hasattr(self._built.result(), "close"):
@@ -106,7 +110,7 @@ def gather(futures: Mapping[str, Future[T]], deadline_s: float, *, phase: str, s
             member = remaining.pop(future)
             error = PlacementError("the call was cancelled") if future.cancelled() else future.exception()
             if error is not None:
-                raise PlacementError(f"member {member}, {at}: {error or type(error).__name__}") from error
+                raise PlacementError(f"member {member}, {at}: {str(error) or type(error).__name__}") from error
         if remaining and left <= 0:
             silent = ", ".join(remaining.values())
             raise PlacementError(f"member {silent}, {at}: no answer within the deadline of {deadline_s:g} s")

@@ -16,7 +16,6 @@ from typing import Any
 from graft.methods import METHODS
 from population.config import MemberConfig, RunConfig
 
-BYTES = {"float32": 4, "bfloat16": 2}
 GIB = 2**30
 
 
@@ -103,31 +102,47 @@ def member_plan(config: RunConfig, member: MemberConfig, folder: Path | None) ->
     """
     if folder is None or not (folder / "config.json").is_file():
         return MemberPlan(member.name, member.model, None, None)
-    model = json.loads((folder / "config.json").read_text())
+    whole = json.loads((folder / "config.json").read_text())
+    model = whole.get("text_config", whole)
     parameters = stored_parameters(folder) or estimated_parameters(model)
     return MemberPlan(member.name, member.model, parameters, memory_parts(config, member, model, parameters))
 
 
-def memory_parts(config: RunConfig, member: MemberConfig, model: Mapping[str, Any], parameters: int) -> dict[str, int]:
-    """Bytes by part for one member on one device (ZeRO shards over several ranks divide the optimiser part)."""
-    width = BYTES[config.update.dtype]
+def memory_parts(
+    config: RunConfig, member: MemberConfig, model: Mapping[str, Any], parameters: int | None
+) -> dict[str, int] | None:
+    """Bytes by part for one member on one device (ZeRO over several ranks divides the optimiser part).
+
+    None where the model's config.json does not name its sizes as decoders commonly do.
+    """
     hidden, layers = _dimension(model, "hidden_size", "n_embd"), _dimension(model, "num_hidden_layers", "n_layer")
     heads = _dimension(model, "num_attention_heads", "n_head")
+    if parameters is None or hidden is None or layers is None or heads is None:
+        return None
+    half = plan_dtype(config) == "bfloat16"
+    width = 2 if half else 4
     kv_heads = int(model.get("num_key_value_heads") or heads)
     head = int(model.get("head_dim") or hidden // heads)
     pack = member.max_tokens_per_pack or config.update.max_tokens_per_pack
     rows = min(config.rollouts.max_batch_rows, config.data.prompts_per_step * config.rollouts.rollouts_per_prompt)
     length = config.rollouts.max_prompt_tokens + config.rollouts.max_response_tokens
-    saved_per_layer = 2 if config.update.gradient_checkpointing else 34  # activations in units of tokens x hidden
-    master = 4 if config.update.dtype != "float32" else 0
+    # Activations kept for the backward pass, in values per token, layer and hidden unit.
+    kept = 1 if config.update.gradient_checkpointing else 17
     return {
         "trainer weights": parameters * width,
-        "gradients": parameters * width,
-        "optimiser": parameters * (8 + master),
-        "activations": pack * hidden * layers * saved_per_layer * width,
+        "gradients": parameters * 4,  # accumulated in float32
+        "optimiser": parameters * (12 if half else 8),  # two moments, and a float32 copy of half-precision weights
+        "activations": pack * hidden * layers * kept * width,
         "engine weights": parameters * width,
         "KV cache": 2 * rows * length * layers * kv_heads * head * width,
     }
+
+
+def plan_dtype(config: RunConfig) -> str:
+    """update.dtype, with `auto` taken as the run would resolve it on the configured device (auto: a GPU)."""
+    if config.update.dtype != "auto":
+        return config.update.dtype
+    return "float32" if config.update.device == "cpu" else "bfloat16"
 
 
 def stored_parameters(folder: Path) -> int | None:
@@ -147,10 +162,14 @@ def stored_parameters(folder: Path) -> int | None:
     return total if files else None
 
 
-def estimated_parameters(model: Mapping[str, Any]) -> int:
-    """Parameters of a decoder from its config.json: embeddings, attention and feed-forward blocks."""
+def estimated_parameters(model: Mapping[str, Any]) -> int | None:
+    """Parameters of a decoder from its config.json: embeddings, attention and feed-forward blocks; None when
+    unnamed.
+    """
     hidden, layers = _dimension(model, "hidden_size", "n_embd"), _dimension(model, "num_hidden_layers", "n_layer")
     heads = _dimension(model, "num_attention_heads", "n_head")
+    if hidden is None or layers is None or heads is None or not model.get("vocab_size"):
+        return None
     head = int(model.get("head_dim") or hidden // heads)
     kv = int(model.get("num_key_value_heads") or heads) * head
     inner = int(model.get("intermediate_size") or 4 * hidden)
@@ -160,8 +179,5 @@ def estimated_parameters(model: Mapping[str, Any]) -> int:
     return embeddings + layers * (attention + feed_forward + 2 * hidden) + hidden
 
 
-def _dimension(model: Mapping[str, Any], *names: str) -> int:
-    for name in names:
-        if model.get(name):
-            return int(model[name])
-    raise ValueError(f"config.json: none of {', '.join(names)} is given, so memory cannot be estimated")
+def _dimension(model: Mapping[str, Any], *names: str) -> int | None:
+    return next((int(model[name]) for name in names if model.get(name)), None)

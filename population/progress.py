@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import astuple, dataclass
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,6 +15,42 @@ from population.coordinator import StepReport
 
 RECENT_STEPS = 12
 PLAIN_EVERY_S = 10.0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """One member's counts of one or several steps."""
+
+    right: int = 0
+    rollouts: int = 0
+    all_fail: int = 0
+    groups: int = 0
+    rescued: int = 0
+    admitted: int = 0
+    transferred: int = 0
+    tokens: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+def count(report: StepReport) -> dict[str, Counts]:
+    """{member: counts} of a step; the report itself is too large to keep."""
+    found = {}
+    for name, own in report.rollouts.rollouts.items():
+        groups = [rollout.group for rollout in own.values()]
+        grafts = report.grafts[name]
+        found[name] = Counts(
+            right=sum(group.successes for group in groups),
+            rollouts=sum(group.n for group in groups),
+            all_fail=sum(group.all_fail for group in groups),
+            groups=len(groups),
+            rescued=sum(bool(graft.admitted) for graft in grafts),
+            admitted=sum(len(graft.admitted) for graft in grafts),
+            transferred=sum(len(graft.responses) for graft in grafts),
+            tokens=sum(len(response.ids) for group in groups for response in group.responses),
+        )
+    return found
 
 
 class Display:
@@ -32,7 +69,7 @@ class Display:
         )
         self._live = Live(self._bars, console=console, refresh_per_second=4, transient=False)
         self._warm: dict[str, TaskID] = {}
-        self._recent: deque[StepReport] = deque(maxlen=RECENT_STEPS)
+        self._recent: deque[tuple[dict[str, Counts], float]] = deque(maxlen=RECENT_STEPS)
         self._durations: deque[float] = deque(maxlen=50)
         self._total = 0
         self._task: TaskID | None = None
@@ -78,7 +115,7 @@ class Display:
         now = time.monotonic()
         self._durations.append(now - self._last)
         self._last = now
-        self._recent.append(report)
+        self._recent.append((count(report), sum(report.seconds.values())))
         remaining = sorted(self._durations)[len(self._durations) // 2] * (self._total - report.step)
         note = f"ETA {remaining:.0f} s"
         if self._on_terminal and self._task is not None:
@@ -88,51 +125,40 @@ class Display:
             self._printed = now
             self.note(f"step {report.step}/{self._total}, {note}: {self._sentence()}")
 
-    def _rates(self) -> dict[str, tuple[float, float, int, int, int, int, int]]:
-        """Per member over the recent steps: accuracy, tokens/s, all-fail, groups, rescued, admitted, transferred
-        responses.
-        """
-        found = {}
-        for name in self._recent[-1].updates:
-            groups = [rollout.group for report in self._recent for rollout in report.rollouts.rollouts[name].values()]
-            grafts = [graft for report in self._recent for graft in report.grafts[name]]
-            tokens = sum(len(response.ids) for group in groups for response in group.responses)
-            seconds = sum(sum(report.seconds.values()) for report in self._recent)
-            found[name] = (
-                sum(group.successes for group in groups) / sum(group.n for group in groups),
-                tokens / seconds,
-                sum(group.all_fail for group in groups),
-                len(groups),
-                sum(bool(graft.admitted) for graft in grafts),
-                sum(len(graft.admitted) for graft in grafts),
-                sum(len(graft.responses) for graft in grafts),
-            )
-        return found
+    def _totals(self) -> tuple[dict[str, Counts], float]:
+        """Counts by member and wall seconds over the recent steps."""
+        totals: dict[str, Counts] = {}
+        for counts, _ in self._recent:
+            for name, own in counts.items():
+                totals[name] = totals.get(name, Counts()) + own
+        return totals, sum(seconds for _, seconds in self._recent)
 
     def _table(self) -> Table:
         table = Table(title=f"last {len(self._recent)} steps", title_justify="left")
-        for column in (
+        titles = (
             "member",
             "rollouts right",
             "all-fail groups",
             "rescued by a peer",
             "admitted by the gate",
             "tokens/s",
-        ):
+        )
+        for column in titles:
             table.add_column(column, justify="left" if column == "member" else "right")
-        for name, (accuracy, speed, failed, groups, rescued, admitted, responses) in self._rates().items():
+        totals, seconds = self._totals()
+        for name, c in totals.items():
             table.add_row(
                 name,
-                f"{accuracy:.1%}",
-                f"{failed} of {groups}",
-                f"{rescued} of {failed}",
-                f"{admitted} of {responses}",
-                f"{speed:,.0f}",
+                f"{c.right / c.rollouts:.1%}",
+                f"{c.all_fail} of {c.groups}",
+                f"{c.rescued} of {c.all_fail}",
+                f"{c.admitted} of {c.transferred}",
+                f"{c.tokens / seconds:,.0f}",
             )
         return table
 
     def _sentence(self) -> str:
         return "; ".join(
-            f"{name} {accuracy:.0%} right, {failed}/{groups} all-fail, {rescued} rescued"
-            for name, (accuracy, _, failed, groups, rescued, _, _) in self._rates().items()
+            f"{name} {c.right / c.rollouts:.0%} right, {c.all_fail}/{c.groups} all-fail, {c.rescued} rescued"
+            for name, c in self._totals()[0].items()
         )

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from population.config import DataConfig
 from population.demo import tasks
+from population.errors import DataError
 
 MAX_PROBLEMS_NAMED = 5
-
-
-class DataError(ValueError):
-    """A data set that cannot be used; the message is one line and names the file, the row and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +51,15 @@ def load_problems(
     :class:`DataError`.
     """
     problems: dict[int, Problem] = {}
-    for row in _rows(data):
-        problem = _problem(data, *row)
-        problems.setdefault(problem.key, problem)
+    try:
+        for row in _rows(data):
+            problem = _problem(data, *row)
+            problems.setdefault(problem.key, problem)
+    except (UnicodeError, OSError, csv.Error, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"{data.source}: cannot be read ({type(error).__name__}: {reason[:200]}); mend the file"
+        ) from None
     found = list(problems.values())
     if not found:
         raise DataError(f"{data.source}: holds no problems; expected one JSON object, row or record per problem")
@@ -73,6 +77,12 @@ def load_problems(
             f"{data.source}: none of its {len(found)} answers can be verified; check answer_field: {data.answer_field}"
         )
     return kept, [found[i] for i in bad]
+
+
+def problems_digest(problems: Iterable[Problem]) -> str:
+    """Hash of a set of problems, whatever their order."""
+    keys = np.sort(np.fromiter((problem.key for problem in problems), np.int64))
+    return hashlib.sha256(keys.tobytes()).hexdigest()[:16]
 
 
 class PromptBatches:

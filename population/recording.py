@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from graft.advantages import group_advantages
-from population.config import RunConfig
 from population.exchange import Graft
 from population.prompts import Problem
 from population.rollouts import Rollout
@@ -26,9 +25,12 @@ if TYPE_CHECKING:
 
 
 def step_record(
-    report: StepReport, problems: Sequence[Problem], edge_rates: Mapping[tuple[str, str], float], config: RunConfig
+    report: StepReport,
+    problems: Sequence[Problem],
+    edge_rates: Mapping[tuple[str, str], float],
+    bytes_per_token: float | None,
 ) -> StepRecord:
-    """The whole step as one record."""
+    """The whole step as one record. ``bytes_per_token`` is the frozen scale of the reference normaliser."""
     grafts = {(g.transfer.receiver, g.transfer.prompt): g for own in report.grafts.values() for g in own}
     return StepRecord(
         step=report.step,
@@ -46,7 +48,7 @@ def step_record(
             )
             for t in report.routing.transfers
         ),
-        metrics=tuple(_metrics(report, edge_rates)),
+        metrics=tuple(_metrics(report, edge_rates, bytes_per_token)),
         events=tuple(report.events),
     )
 
@@ -86,10 +88,14 @@ def _grafted(graft: Graft | None) -> tuple[GraftedRecord, ...]:
     )
 
 
-def _metrics(report: StepReport, edge_rates: Mapping[tuple[str, str], float]) -> list[MetricRecord]:
+def _metrics(
+    report: StepReport, edge_rates: Mapping[tuple[str, str], float], bytes_per_token: float | None
+) -> list[MetricRecord]:
     records = [MetricRecord(None, f"seconds_{phase}", seconds, 1) for phase, seconds in report.seconds.items()]
     records.append(MetricRecord(None, "step_seconds", sum(report.seconds.values()), 1))
     records.append(MetricRecord(None, "seconds_cpu", report.cpu_seconds, 1))
+    if bytes_per_token is not None:
+        records.append(MetricRecord(None, "bytes_per_token", bytes_per_token, 1))
     solved = {prompt for own in report.rollouts.rollouts.values() for prompt, r in own.items() if r.group.successes}
     prompts = next(iter(report.rollouts.rollouts.values()))
     records.append(MetricRecord(None, "union_solved", len(solved), len(prompts)))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from graft.complementarity import bootstrap_mean_interval, wilson_interval
+from graft.complementarity import wilson_interval
+from server.store.evaluations import mean_interval
 from server.store.reader import EvaluationSummary, Reader, RunInfo
 from server.store.records import EvaluationRecord
 
@@ -98,14 +99,13 @@ def print_summary(console: Console, reader: Reader, run: RunInfo, hints: Sequenc
 
 
 def print_evaluations(console: Console, records: Sequence[EvaluationRecord]) -> None:
-    """One row per member and benchmark: the mean over problems with its interval (bootstrap over problems)."""
+    """One row per member and benchmark: the mean over problems with its interval (clustered by problem, as in the
+    store).
+    """
     table = Table("member", "benchmark", "problems", "responses", "right (95 % interval)")
     for record in records:
-        shares = [correct / responses for _, correct, responses in record.problems]
-        low, high = bootstrap_mean_interval(shares, seed=record.seed)
+        interval = mean_interval([correct for _, correct, _ in record.problems], [n for _, _, n in record.problems])
         responses = sum(responses for _, _, responses in record.problems)
-        mean = sum(shares) / len(shares)
-        table.add_row(
-            record.member, record.benchmark, f"{len(shares):,}", f"{responses:,}", f"{mean:.1%} [{low:.1%}, {high:.1%}]"
-        )
+        right = f"{interval.mean:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
+        table.add_row(record.member, record.benchmark, f"{len(record.problems):,}", f"{responses:,}", right)
     console.print(table)

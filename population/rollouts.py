@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from graft.groups import Group, Response
 from population.config import RunConfig
 from population.member import Member
-from population.placement import PlacementError, wait
+from population.placement import wait
 from population.prompts import Problem
 from server.rewards import RewardService, Verdict
 from server.rollouts.engine import Sample, SamplingParams, TokenPrompt
@@ -42,16 +41,23 @@ class StepRollouts:
 class Sampler:
     """Lets all members sample the same prompts at once and grades each member's responses as they arrive."""
 
-    def __init__(self, members: Mapping[str, Member], rewards: RewardService, config: RunConfig) -> None:
+    def __init__(
+        self,
+        members: Mapping[str, Member],
+        prompt_ids: Mapping[str, Mapping[int, tuple[int, ...]]],
+        rewards: RewardService,
+        config: RunConfig,
+    ) -> None:
+        """``prompt_ids`` {member: {prompt: ids}} of every prompt of the run."""
         self._members = members
+        self._prompt_ids = prompt_ids
         self._rewards = rewards
         self._config = config
-        self._encoded: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in members}
 
     def collect(self, step: int, problems: Sequence[Problem]) -> StepRollouts:
         """n responses per member and prompt from theta_old, verified."""
         settings, deadlines = self._config.rollouts, self._config.deadlines
-        prompt_ids = {name: {p.key: self.prompt_ids(name, p) for p in problems} for name in self._members}
+        prompt_ids = {name: {p.key: self._prompt_ids[name][p.key] for p in problems} for name in self._members}
         sampling = {
             name: member.engine.call(
                 "sample",
@@ -78,33 +84,13 @@ class Sampler:
             )
         rollouts: dict[str, dict[int, Rollout]] = {}
         for name, pending in grading.items():
-            try:
-                verdicts = pending.result(timeout=deadlines.grade_s)
-            except FutureTimeoutError:
-                raise PlacementError(
-                    f"member {name!r}, phase grade, step {step}: no verdicts within {deadlines.grade_s:g} s; "
-                    "raise deadlines.grade_s or rewards.workers"
-                ) from None
+            verdicts = wait(pending, deadlines.grade_s, member=name, phase="grade", step=step)
             n = settings.rollouts_per_prompt
             rollouts[name] = {
                 p.key: _rollout(name, p.key, row, verdicts[i * n : (i + 1) * n])
                 for i, (p, row) in enumerate(zip(problems, samples[name], strict=True))
             }
         return StepRollouts(rollouts, prompt_ids)
-
-    def prompt_ids(self, name: str, problem: Problem) -> tuple[int, ...]:
-        """A member's own ids of a prompt, kept for the run. ValueError when it exceeds rollouts.max_prompt_tokens."""
-        known = self._encoded[name]
-        if problem.key not in known:
-            ids = tuple(self._members[name].tokenizer.encode_prompt(problem.prompt))
-            if len(ids) > self._config.rollouts.max_prompt_tokens:
-                raise ValueError(
-                    f"member {name!r}: prompt {problem.prompt[:40]!r} has {len(ids)} tokens, "
-                    f"more than rollouts.max_prompt_tokens = {self._config.rollouts.max_prompt_tokens}; "
-                    "raise it or drop the problem"
-                )
-            known[problem.key] = ids
-        return known[problem.key]
 
     def _check_versions(self, name: str, samples: Sequence[Sequence[Sample]]) -> None:
         expected = self._members[name].weight_version

@@ -15,7 +15,7 @@ import numpy as np
 
 from graft.compatibility import updated_edge_rate
 from graft.methods import Method
-from graft.selection import Transfer
+from graft.selection import Transfer, hold_out
 from population.config import ExchangeConfig
 from population.success_graph import StepCounts
 
@@ -53,13 +53,12 @@ class Router:
             edge_rates=self.edge_rates,
             balance=settings.balance,
             ties=settings.ties,
-            seed=_key(self._seed, step, "route"),
+            seed=keyed_seed(self._seed, step, "route"),
             min_successes=settings.min_successes,
             max_peer_share=settings.max_peer_share,
             max_source_share=settings.max_source_share,
         )
-        draws = np.random.default_rng(_key(self._seed, step, "holdout")).random(len(transfers))
-        held = [t for t, draw in zip(transfers, draws, strict=True) if draw < settings.holdout]
+        _, held = hold_out(transfers, settings.holdout, seed=keyed_seed(self._seed, step, "holdout"))
         return Routing(tuple(transfers), frozenset((t.receiver, t.prompt) for t in held))
 
     def observe(self, weights: Mapping[tuple[str, str], Iterable[float]]) -> None:
@@ -80,7 +79,7 @@ class Router:
         self.edge_rates = {(receiver, source): rate for receiver, source, rate in state["edge_rates"]}
 
 
-def _key(seed: int, step: int, purpose: str) -> int:
+def keyed_seed(seed: int, step: int, purpose: str) -> int:
     """One 63-bit seed per (run seed, step, purpose), so that a step replays alone."""
     words = np.random.SeedSequence([seed, step, *purpose.encode()]).generate_state(1, np.uint64)
     return int(words[0] >> np.uint64(1))

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from population.checkpoints import CheckpointError, Checkpoints
-from population.config import RunConfig, as_dict, differences, digest
+from population.checkpoints import Checkpoints
+from population.config import RunConfig, as_dict, course, differences, digest
 from population.coordinator import Coordinator, Observer
+from population.encoding import encode_for_all
+from population.errors import CheckpointError, DamagedCheckpoint, ResumeError
 from population.evaluation import Benchmark, load_benchmarks
-from population.member import Member, MemberError, Progress, describe, load_member, locate_models, warm_start_demos
+from population.member import (
+    Member,
+    Progress,
+    describe,
+    load_member,
+    load_tokenizer,
+    locate_models,
+    positions_of,
+    warm_start_demos,
+)
+from population.placement import gather
 from population.plan import Plan, make_plan, total_steps
-from population.prompts import Problem, PromptBatches, load_problems
+from population.prompts import Problem, PromptBatches, load_problems, problems_digest
 from population.recording import prompt_record
 from server.rewards import RewardService
 from server.store.reader import RunInfo, open_reader
-from server.store.records import EventRecord, MemberRecord, RunRecord
+from server.store.records import EventRecord, LeaseError, MemberRecord, RunRecord, StoreError
 from server.store.writer import Writer, open_writer
 
 HEARTBEAT_S = 5.0
-
-
-class ResumeError(ValueError):
-    """A run that cannot be resumed as asked; one line with the reason and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,14 @@ class Prepared:
     prompts: PromptBatches
     benchmarks: tuple[Benchmark, ...]
     steps: int
+
+    @property
+    def recorded_config(self) -> dict[str, Any]:
+        """The configuration as the store keeps it, with a hash of every set of problems: a file may change, a run may
+        not.
+        """
+        hashes = {b.settings.name: problems_digest(b.problems) for b in self.benchmarks}
+        return as_dict(self.config) | {"problems": {"train": problems_digest(self.problems), "benchmarks": hashes}}
 
 
 def prepare(config: RunConfig, rewards: RewardService) -> Prepared:
@@ -61,9 +79,10 @@ def plan_of(prepared: Prepared, folders: dict[str, Path]) -> Plan:
 
 @dataclass(frozen=True)
 class Watch:
-    """Whoever watches a run: called with warm-start progress, when training begins, and after every step."""
+    """Whoever watches a run: warm-start progress, a note, the beginning of training, and every step."""
 
     warm_start: Progress
+    note: Callable[[str], None]
     begin: Callable[[str, int, int], None]
     step: Observer
 
@@ -71,31 +90,45 @@ class Watch:
 def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | None = None) -> str:
     """Run the configuration to its end (or go on where it stopped) and return the run's uid.
 
-    Nothing is written before data, models and store are found usable. A fault leaves the run marked failed with its
-    message.
+    Data, models, prompts and an existing store are checked before anything but the warm start of demo members is
+    written. A fault leaves the run marked failed with its message.
     """
     with ExitStack() as stack:
         rewards = stack.enter_context(RewardService(workers=config.rewards.workers, timeout_s=config.rewards.timeout_s))
         prepared = prepare(config, rewards)
         folders = locate_models(config)
-        previous = find_run(config, prepared.steps, uid) if resume else None
-        store = stack.enter_context(_closing(open_writer(config.store_url)))
+        if not resume:
+            refuse_taken(config, uid)
+        previous = find_run(prepared, uid) if resume else None
         folders |= warm_start_demos(config, watch.warm_start)
+        tokenizers = {name: load_tokenizer(name, folder) for name, folder in folders.items()}
+        prompt_ids = encode_for_all(
+            tokenizers,
+            {name: positions_of(folder) for name, folder in folders.items()},
+            [*prepared.problems, *(problem for b in prepared.benchmarks for problem in b.problems)],
+            max_prompt_tokens=config.rollouts.max_prompt_tokens,
+            max_response_tokens=config.rollouts.max_response_tokens,
+        )
         members = {}
         for member in config.members:
-            members[member.name] = load_member(config, member, folders[member.name])
-            stack.callback(members[member.name].close)
+            loaded = load_member(config, member, folders[member.name], tokenizers[member.name])
+            members[member.name] = loaded
+            stack.callback(loaded.close)
+        store = stack.enter_context(open_writer(config.store_url))
         run_uid = previous.uid if previous else uid or new_uid(config)
         checkpoints = Checkpoints(
             config.folder / run_uid / "checkpoints",
-            digest(config),
+            digest(prepared.recorded_config),
             config.checkpoint.keep_last,
             config.deadlines.checkpoint_s,
         )
-        coordinator = Coordinator(config, members, prepared.prompts, prepared.benchmarks, rewards, store, checkpoints)
+        coordinator = Coordinator(
+            config, members, prepared.prompts, prompt_ids, prepared.benchmarks, rewards, store, checkpoints
+        )
         first_step = begin(coordinator, prepared, run_uid, previous)
-        watch.begin(run_uid, first_step, prepared.steps)
         with recorded_outcome(store), heartbeat(store):
+            remark(coordinator, prepared, first_step, watch.note)
+            watch.begin(run_uid, first_step, prepared.steps)
             coordinator.run(first_step, prepared.steps, watch.step)
             export_members(members, config.folder / run_uid / "members", config.deadlines.checkpoint_s)
     return run_uid
@@ -105,67 +138,99 @@ def begin(coordinator: Coordinator, prepared: Prepared, uid: str, previous: RunI
     """Open the run in the store, or bring members and store back to the newest checkpoint; returns the first step to
     do.
     """
-    config, store = prepared.config, coordinator.store
+    store = coordinator.store
     if previous is None:
         record = RunRecord(
             uid=uid,
-            name=config.name,
-            method=config.method,
-            config=as_dict(config),
+            name=prepared.config.name,
+            method=prepared.config.method,
+            config=prepared.recorded_config,
             members=tuple(MemberRecord(**describe(member)) for member in coordinator.members.values()),
             total_steps=prepared.steps,
-            seed=config.seed,
+            seed=prepared.config.seed,
         )
         store.start_run(record)
-        store.record_prompts(prompt_record(p) for b in prepared.benchmarks for p in b.problems)
-        for problem in prepared.skipped:
-            store.event(
-                EventRecord(
-                    "warning",
-                    f"data: skipped {problem.prompt[:80]!r}: its answer {problem.answer!r} cannot be verified",
-                    None,
-                    0,
-                )
-            )
         return 1
-    coordinator.checkpoints.sweep()
-    usable = [step for step in coordinator.checkpoints.steps() if step <= (previous.last_step or 0)]
-    step = usable[-1] if usable else 0
-    if step:
-        coordinator.checkpoints.load(
-            step, coordinator.members, coordinator.router, coordinator.exchange, coordinator.success_graph
-        )
+    step = restore(coordinator, previous)
     store.resume_run(uid, step, total_steps=prepared.steps)
     return step + 1
 
 
-def find_run(config: RunConfig, steps: int, uid: str | None) -> RunInfo:
+def restore(coordinator: Coordinator, previous: RunInfo) -> int:
+    """Load the newest whole checkpoint that the record reaches, and return its step; 0 when the run never had one.
+
+    Raises CheckpointError when checkpoints must have been there and none can be used: the record is not given up.
+    """
+    checkpoints, last = coordinator.checkpoints, previous.last_step or 0
+    damaged: list[str] = []
+    for step in reversed([step for step in checkpoints.steps() if step <= last]):
+        try:
+            checkpoints.load(
+                step, coordinator.members, coordinator.router, coordinator.exchange, coordinator.success_graph
+            )
+        except DamagedCheckpoint as error:
+            damaged.append(str(error))
+        else:
+            return step
+    every = int(previous.config["checkpoint"]["every_steps"])
+    if damaged or last > every or previous.status == "finished":
+        reason = damaged[0] if damaged else f"{checkpoints.folder} holds no checkpoint"
+        raise CheckpointError(
+            f"run {previous.uid} is recorded to step {last}, but {reason}; give the folder it was started with"
+        )
+    return 0
+
+
+def remark(coordinator: Coordinator, prepared: Prepared, first_step: int, note: Callable[[str], None]) -> None:
+    """Say and record what a reader of the run should know: slower paths of a model, problems left out."""
+    store = coordinator.store
+    for name, member in coordinator.members.items():
+        for text in member.notes:
+            note(f"member {name}: {text}")
+            store.event(EventRecord("info", text, name, first_step - 1))
+    if first_step > 1:
+        return
+    store.record_prompts(prompt_record(problem) for b in prepared.benchmarks for problem in b.problems)
+    skipped = [("data", prepared.skipped), *((b.settings.name, b.skipped) for b in prepared.benchmarks)]
+    for place, problems in skipped:
+        for problem in problems:
+            text = f"{place}: skipped {problem.prompt[:80]!r}: its answer {problem.answer!r} cannot be verified"
+            store.event(EventRecord("warning", text, None, 0))
+
+
+def refuse_taken(config: RunConfig, uid: str | None) -> None:
+    """Refuse an existing store of another schema, and a uid that it already holds."""
+    database = config.store_url.removeprefix("sqlite:///")
+    if not Path(database).exists():
+        return
+    with open_reader(config.store_url) as reader:
+        if uid is not None and any(run.uid == uid for run in reader.runs()):
+            raise ResumeError(f"{config.store_url}: holds run {uid!r} already; add --resume or choose another")
+
+
+def find_run(prepared: Prepared, uid: str | None) -> RunInfo:
     """The run to resume: the named one, or the newest of this configuration's name. Raises :class:`ResumeError`."""
+    config = prepared.config
     with open_reader(config.store_url) as reader:
         runs = [run for run in reader.runs() if (run.uid == uid if uid else run.name == config.name)]
     if not runs:
-        wanted = f"run {uid!r}" if uid else f"a run named {config.name!r}"
-        raise ResumeError(
-            f"{config.store_url}: holds no {wanted.removeprefix('a ')} to resume; start it without --resume"
-        )
+        wanted = f"run {uid!r}" if uid else f"run named {config.name!r}"
+        raise ResumeError(f"{config.store_url}: holds no {wanted} to resume; start it without --resume")
     run = runs[0]
-    changed = differences(_course(dict(run.config)), _course(as_dict(config)))
+    changed = differences(course(run.config), course(prepared.recorded_config))
     if changed:
         raise ResumeError(
             f"run {run.uid}: its configuration differs in {', '.join(changed[:5])}; "
             "resume with the values it was started with, or start a new run"
         )
-    if run.last_step is not None and run.last_step >= steps and run.status == "finished":
+    last = run.last_step or 0
+    if last > prepared.steps:
         raise ResumeError(
-            f"run {run.uid}: already finished its {run.last_step} steps; raise steps to go on, or start a new run"
+            f"run {run.uid}: is recorded to step {last}; steps = {prepared.steps} would cut it, raise steps"
         )
+    if last == prepared.steps and run.status == "finished":
+        raise ResumeError(f"run {run.uid}: already finished its {last} steps; raise steps to go on, or start a new run")
     return run
-
-
-def _course(tree: dict[str, object]) -> dict[str, object]:
-    """The part of a configuration that a resumed run may not change."""
-    free = ("steps", "epochs", "folder", "store", "checkpoint", "deadlines", "name")
-    return {key: value for key, value in tree.items() if key not in free}
 
 
 def new_uid(config: RunConfig) -> str:
@@ -175,11 +240,16 @@ def new_uid(config: RunConfig) -> str:
 
 
 def export_members(members: dict[str, Member], folder: Path, deadline_s: float) -> None:
-    """Write every member as a model folder that ``from_pretrained`` reads, tokenizer included."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write every member as a model folder that ``from_pretrained`` reads, tokenizer included; all of them or none."""
+    temporary = folder.with_name(f"tmp_{folder.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    exports = {name: member.trainer.call("export", temporary / name) for name, member in members.items()}
+    gather(exports, deadline_s, phase="export", step=None)
     for name, member in members.items():
-        member.trainer.call("export", folder / name).result(timeout=deadline_s)
-        member.tokenizer.hf.save_pretrained(folder / name)
+        member.tokenizer.hf.save_pretrained(temporary / name)
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary.rename(folder)
 
 
 @contextmanager
@@ -191,7 +261,9 @@ def recorded_outcome(store: Writer) -> Iterator[None]:
         store.finish("interrupted", "stopped by a signal; go on with --resume")
         raise
     except BaseException as error:
-        store.finish("failed", f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
+        # A store that cannot take the outcome either must not hide why the run ended.
+        with suppress(StoreError):
+            store.finish("failed", f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
         raise
     store.finish("finished")
 
@@ -202,8 +274,10 @@ def heartbeat(store: Writer) -> Iterator[None]:
     ended = threading.Event()
 
     def beat() -> None:
-        while not ended.wait(HEARTBEAT_S):
-            store.heartbeat()
+        # A lost lease is met, and said, by the next commit.
+        with suppress(LeaseError):
+            while not ended.wait(HEARTBEAT_S):
+                store.heartbeat()
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
@@ -212,14 +286,3 @@ def heartbeat(store: Writer) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-
-
-@contextmanager
-def _closing(store: Writer) -> Iterator[Writer]:
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-USER_ERRORS = (CheckpointError, MemberError, ResumeError)

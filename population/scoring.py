@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from population.errors import RunError
 from population.head import ChunkedHead, HeadOptions
 from population.packing import Layout, MicroBatch, Pair, attention_mask, blank_batch, micro_batches, pack
 
@@ -25,7 +26,7 @@ __all__ = ["LogpModel", "Paths", "UnsupportedModel", "pack", "probe", "score", "
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6, torch.bfloat16: 0.15, torch.float16: 0.05}
 
 
-class UnsupportedModel(ValueError):
+class UnsupportedModel(RunError, ValueError):
     """A model whose log-probabilities cannot be computed in batches; the message names it and what differs."""
 
 

@@ -66,8 +66,12 @@ class Trainer:
             join_group(spec, self.device, rank, world, rendezvous)
             hf = load_model(spec, self.device)
             dropout = silence_dropout(hf)
+            rows = int(hf.get_output_embeddings().weight.shape[0])
+            # A tokenizer may name more ids than the model has rows for; those are never sampled.
+            self._limit = min(spec.vocab_limit or rows, rows)
+            self._excluded = tuple(token for token in spec.excluded_ids if token < self._limit)
             options = HeadOptions(
-                spec.logprob_chunk_tokens, spec.temperature, limit=spec.vocab_limit, excluded=spec.excluded_ids
+                spec.logprob_chunk_tokens, spec.temperature, limit=self._limit, excluded=self._excluded
             )
             paths = probe(hf, options)
             self.notes = dropout + paths.notes
@@ -84,7 +88,6 @@ class Trainer:
                 inject_lora(hf, spec.lora, spec.seed)
             self._prepare_mode(hf)
             self._model = LogpModel(hf, options, chunked_head=paths.chunked_head)
-            self._limit = spec.vocab_limit or int(hf.get_input_embeddings().weight.shape[0])
             self.parameters = sum(parameter.numel() for parameter in hf.parameters())
             shapes = [(name, tuple(p.shape), p.requires_grad) for name, p in hf.named_parameters()]
             self._fingerprint = trainer_files.fingerprint(hf.config.model_type, shapes)
@@ -129,7 +132,7 @@ class Trainer:
             raise TrainerError(
                 f"{where}: the last update was step {self._step}; the next must be step {self._step + 1}"
             )
-        check_responses(minibatches, where, self._limit, self.spec.excluded_ids)
+        check_responses(minibatches, where, self._limit, self._excluded)
         learning_rate = self.spec.learning_rate_at(step)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -314,7 +317,7 @@ class Trainer:
     def _check_ids(self, sequences: Sequence[Pair]) -> None:
         responses = [TrainingResponse(prompt, response, None, 0.0) for prompt, response in sequences]
         where = f"member {self.spec.member or self.spec.model_path}, score"
-        check_responses([responses], where, self._limit, self.spec.excluded_ids)
+        check_responses([responses], where, self._limit, self._excluded)
 
     def _barrier(self) -> None:
         if self.world > 1:

@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from graft.objective import Aggregation, minibatch_denominator, response_scale, token_surrogate
+from population.errors import RunError
 from population.packing import MicroBatch, Pair
 
 
-class TrainerError(RuntimeError):
+class TrainerError(RunError, RuntimeError):
     """A trainer cannot go on; the message names member, step and minibatch, or the file, and what to do."""
 
 

@@ -19,10 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from population.errors import RunError
+
 MANIFEST = "manifest.json"
 
 
-class CacheBusyError(RuntimeError):
+class CacheBusyError(RunError, RuntimeError):
     """Another process held the lock of an entry for longer than the deadline."""
 
 

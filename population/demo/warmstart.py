@@ -24,6 +24,7 @@ from torch.nn import functional
 from population.demo.cache import cached_folder, entry, is_whole
 from population.demo.corpus import READINGS, examples
 from population.demo.models import MEMBERS, SIZES, Member, build_model, build_tokenizer, save_member
+from population.errors import RunError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -37,7 +38,7 @@ STEPS = {"qwen3": 600, "llama": 600, "neox": 650}
 IGNORED = -100
 
 
-class WarmStartError(RuntimeError):
+class WarmStartError(RunError, RuntimeError):
     """A warm start that could not be finished; the message names the member."""
 
 

@@ -80,7 +80,7 @@ def test_the_dashboard_answers_while_training_and_ends_with_the_run(warm_folder:
         assert address, lines
         with urllib.request.urlopen(address.group() + "/_stcore/health", timeout=30) as answer:
             assert answer.status == 200
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)  # as a scheduler stops a job; Ctrl-C takes the same way
         assert process.wait(timeout=120) == 130
     finally:
         process.kill()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +128,65 @@ def test_a_resumed_run_refuses_another_configuration(warm_folder: Path) -> None:
     assert done.returncode == 2
     assert "configuration differs in exchange.floor" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def stopped_at_three(warm_folder: Path, uid: str) -> list[str]:
+    """Arguments of a run that was killed in step 4, with checkpoints of steps 1 to 3 asked for and two kept."""
+    first = [*arguments(warm_folder, uid), "--set", "checkpoint.every_steps=1", "--set", "evaluation.benchmarks=[]"]
+    command = [sys.executable, str(DYING), "sample", "4", "0", "--", *first]
+    cut = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, check=False)
+    assert cut.returncode == -9
+    return first
+
+
+def recorded(warm_folder: Path, uid: str) -> tuple[str, int | None]:
+    with open_reader(f"sqlite:///{warm_folder / f'{uid}.db'}") as reader:
+        run_info = reader.run(uid)
+    return run_info.status, run_info.last_step
+
+
+def test_resuming_without_checkpoints_or_with_fewer_steps_never_gives_up_the_record(
+    warm_folder: Path, tmp_path: Path
+) -> None:
+    first = stopped_at_three(warm_folder, "guarded")
+    shutil.copytree(warm_folder / "warm-start", tmp_path / "warm-start")
+    elsewhere = run(
+        [sys.executable, "-m", "population", *first, "--resume", "--set", f"folder={tmp_path}"], deadline_s=120
+    )
+    assert elsewhere.returncode == 2
+    assert "recorded to step 3, but" in elsewhere.stderr
+    assert "holds no checkpoint" in elsewhere.stderr
+    shorter = run([sys.executable, "-m", "population", *first, "--resume", "--set", "steps=2"], deadline_s=120)
+    assert shorter.returncode == 2
+    assert "is recorded to step 3; steps = 2 would cut it" in shorter.stderr
+    assert recorded(warm_folder, "guarded") == ("running", 3)
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(warm_folder: Path) -> None:
+    first = stopped_at_three(warm_folder, "damaged")
+    newest = max((warm_folder / "damaged" / "checkpoints").iterdir())
+    assert newest.name == "step_00000003"
+    for path in (newest / "llama").rglob("*.pt"):
+        path.write_bytes(path.read_bytes()[:100])
+    done = run([sys.executable, "-m", "population", *first, "--resume", "--set", "steps=4"], deadline_s=300)
+    assert done.returncode == 0, done.stderr
+    assert recorded(warm_folder, "damaged") == ("finished", 4)
+
+
+def test_changed_problems_are_another_run(warm_folder: Path, tmp_path: Path) -> None:
+    problems = tmp_path / "problems.jsonl"
+    rows = [{"prompt": f"flip {a} {b} 7?", "answer": f"7{b}{a}"} for a in range(1, 5) for b in range(5, 7)]
+    problems.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sizes = [
+        "data.prompts_per_step=8",
+        "update.prompts_per_minibatch=4",
+        f"data.source={problems}",
+        "evaluation.benchmarks=[]",
+    ]
+    first = [*arguments(warm_folder, "changed"), *(part for size in sizes for part in ("--set", size))]
+    command = [sys.executable, str(DYING), "sample", "2", "0", "--", *first]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, check=False).returncode == -9
+    problems.write_text(problems.read_text().replace("75", "57", 1))
+    done = run([sys.executable, "-m", "population", *first, "--resume"], deadline_s=120)
+    assert done.returncode == 2
+    assert "configuration differs in problems.train" in done.stderr

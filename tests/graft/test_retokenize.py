@@ -93,5 +93,12 @@ def test_text_the_receiver_cannot_reproduce_is_refused():
     assert isinstance(retokenize(sampled(Bytes(), "answer"), Bytes(), Lowercase(), max_tokens=10), Retokenized)
 
 
-def test_an_end_token_alone_is_empty():
-    assert retokenize(response([256], ""), Bytes(), Characters(), max_tokens=10) == Refusal("empty")
+def test_an_end_token_alone_crosses_as_the_receivers_end_token():
+    crossed = retokenize(response([256], ""), Bytes(), Characters(), max_tokens=10)
+    assert isinstance(crossed, Retokenized)
+    assert crossed.ids.tolist() == [Characters().end_id]
+
+
+def test_nothing_at_all_is_empty():
+    cut = Response(np.array([], np.int32), "", np.array([], np.float32), False, 0)
+    assert retokenize(cut, Bytes(), Characters(), max_tokens=10) == Refusal("empty")

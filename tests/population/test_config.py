@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from population.config import ConfigError, as_dict, differences, digest, load, parse
+from population.config import ConfigError, RunConfig, as_dict, differences, load, parse
+from population.config import digest as digest_of
 
 DEMO = Path("configs/demo.yaml")
 
@@ -103,6 +104,10 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(Path("configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_shipped_configuration_is_valid(path: Path) -> None:
     load(path)
+
+
+def digest(config: RunConfig) -> str:
+    return digest_of(as_dict(config))
 
 
 def test_the_digest_ignores_length_and_places_but_nothing_that_decides_the_course() -> None:

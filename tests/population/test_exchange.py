@@ -156,8 +156,9 @@ def test_without_the_gate_everything_that_can_be_read_is_admitted_at_weight_one(
 def test_text_that_cannot_cross_is_refused_with_its_reason_and_never_scored() -> None:
     members = population()
     graft = carried(members, exchange(members, max_tokens=4), ["abcdef", "", "a\ufffd", "ab"], [1, 0, 0, 0])
-    assert [r.refusal for r in graft.responses] == ["too_long", "empty", "undecodable", None]
-    assert members["a"].trainer.calls == [1]
+    assert [r.refusal for r in graft.responses] == ["too_long", None, "undecodable", None]
+    assert graft.responses[1].ids.tolist() == [0]
+    assert members["a"].trainer.calls == [2]
 
 
 def test_an_inexact_engine_makes_the_source_score_its_own_group() -> None:

@@ -1,0 +1,43 @@
+"""Faults of a run that its user can mend. Their messages are one line: what is wrong, where, what to do. No torch
+here.
+"""
+
+from __future__ import annotations
+
+
+class RunError(Exception):
+    """Base of all faults that end a command with one line and exit code 2."""
+
+
+class ConfigError(RunError, ValueError):
+    """A configuration that cannot be run; names the key and the remedy."""
+
+
+class DataError(RunError, ValueError):
+    """A data set that cannot be used; names the file, the row and the remedy."""
+
+
+class MemberError(RunError, ValueError):
+    """A member that cannot be loaded; names the member, the folder and the remedy."""
+
+
+class CheckpointError(RunError, ValueError):
+    """A checkpoint that cannot be written or resumed; names the folder and the remedy."""
+
+
+class DamagedCheckpoint(CheckpointError):
+    """A checkpoint that is not whole; an older one may be."""
+
+
+class ResumeError(RunError, ValueError):
+    """A run that cannot be resumed as asked; names the reason and the remedy."""
+
+
+class SyncError(RunError, RuntimeError):
+    """An engine does not hold its trainer's weights; sampling must not go on."""
+
+
+class PlacementError(RunError, RuntimeError):
+    """A call failed or did not answer in time; names member, phase and step. Its cause, if any, is the call's own
+    error.
+    """
