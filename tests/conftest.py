@@ -36,12 +36,15 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder whose demo members (seed 0) are warm-started, once for all tests; GRAFT_WARM_FOLDER names one to
-    share.
+    """A run folder whose demo members (seed 0) are warm-started, once for all tests.
+
+    GRAFT_WARM_FOLDER names a run folder whose warm starts are taken over, which saves a minute.
     """
     from population.demo.parallel import prepare_all
 
+    folder = tmp_path_factory.mktemp("warm")
     named = os.environ.get("GRAFT_WARM_FOLDER")
-    folder = Path(named) if named else tmp_path_factory.mktemp("warm")
+    if named:
+        shutil.copytree(Path(named) / "warm-start", folder / "warm-start")
     prepare_all(["qwen3", "llama", "neox"], seed=0, cache_dir=folder / "warm-start")
     return folder
