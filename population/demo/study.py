@@ -30,6 +30,7 @@ from server.store.reader import Reader, open_reader
 
 RUN_DEADLINE_S = 3600.0
 BENCHMARK = "heldout"
+ABSENT = "–"
 
 
 @dataclass(frozen=True)
@@ -191,18 +192,17 @@ def compare(arm: Mapping[int, Result], baseline: Mapping[int, Result]) -> tuple[
 
 
 def rows(results: Mapping[str, Mapping[int, Result]]) -> Iterator[list[str]]:
-    """The table's rows as text."""
-    baseline = results.get("grpo")
+    """The table's rows as text; a dash where an arm is not compared with itself or its baseline was not run."""
+    grpo, graft = results.get("grpo"), results.get("graft")
     for name, by_seed in results.items():
         finals = [r.mean(r.last, r.members) for r in by_seed.values()]
         starts = [r.mean(0, r.members) for r in by_seed.values()]
         spread = f" ± {np.std(finals, ddof=1):.3f}" if len(finals) > 1 else ""
         cells = [name, f"{np.mean(starts):.3f}", " ".join(f"{x:.3f}" for x in finals), f"{np.mean(finals):.3f}{spread}"]
         cells.append(f"{np.mean([r.cpu[r.last] for r in by_seed.values()]):.0f}")
-        if baseline is None or name == "grpo":
-            cells += ["", ""]
-        else:
-            cells += [_signed(paired) for paired in compare(by_seed, baseline)]
+        against_grpo = compare(by_seed, grpo) if grpo and name != "grpo" else (None, None)
+        against_graft = compare(by_seed, graft)[0] if graft and name not in ("grpo", "graft") else None
+        cells += [ABSENT if paired is None else _signed(paired) for paired in (*against_grpo, against_graft)]
         yield cells
 
 
