@@ -150,10 +150,15 @@ _SPELLINGS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\(?:left|right|big|Big|bigg|Bigg|displaystyle)(?![A-Za-z])", ""),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\(?:text(?:rm|bf|it|sf|tt|normal)|mathrm|mathbf|mathit|mbox|operatorname)\s*(?=\{)", r"\\text"),
-        (r"\\[()\[\]]|\\?\$|[€£]", ""),
+        # A doubled backslash ends the row of a matrix; what stands behind it is no command.
+        (r"\\\\\s*(?:\[-?[\d.]+ ?[a-z]{2}\])?\s*", r"\\\\"),
+        (r"(?<!\\)\\[()\[\]]|\\?\$|[€£]", ""),
         (r"(?<=\d)(?:\\[,;:! ]|~)(?=\d{3}(?!\d))", ""),
-        (r"\\!", ""),
-        (r"\\[,;: ]|\\q?quad(?![A-Za-z])|~", " "),
+        (r"(?<!\\)\\!", ""),
+        (r"(?<!\\)\\[,;: ]|\\q?quad(?![A-Za-z])|~", " "),
+        # 2e3 and 1.5e-3 as programs print them; 2e-3 stays a difference.
+        (r"(?<![\w.])(\d+(?:\.\d+)?)e0*(\d{1,3})(?![\w.]| ?_)", r"\1\\times 10^{\2}"),
+        (r"(?<![\w.])(1|\d+\.\d+)e\+?(-?)0*(\d{1,3})(?![\w.]| ?_)", r"\1\\times 10^{\2\3}"),
         (r"\{,\}", ","),
         (r"(?<!\\)%", r"\\%"),
         (r"\*\*", "^"),
@@ -172,7 +177,7 @@ _WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 @lru_cache(maxsize=65536)
 def normalise(answer: str) -> str:
     """`answer` in one spelling, still readable by a LaTeX parser; the empty string where nothing is left."""
-    if answer.isascii() and answer.isalnum():
+    if answer.isascii() and (answer.isdigit() or answer.isalpha()):
         return answer
     text = answer if answer.isascii() else _ascii_maths(answer)
     for pattern, replacement in _SPELLINGS:

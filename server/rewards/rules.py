@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from server.rewards.extract import canonical, normalise
 
-VERIFIER_VERSION = "1/math-verify-0.9.0"
+VERIFIER_VERSION = "2/math-verify-0.9.0"
 
 
 @lru_cache(maxsize=65536)
@@ -174,7 +174,18 @@ def _bases(gold: str, answer: str) -> bool | None:
 # A decimal with at least so many places that show so many digits may be a rounding of the exact value.
 ROUNDED_PLACES = 6
 ROUNDED_DIGITS = 4
-_NOT_UNITS = ("hundred", "thousand", "million", "billion", "trillion", "dozen", "base", "percent", "sqrt", "or", "and")
+_NOT_UNITS = ("base", "percent", "sqrt", "or", "and")
+_SCALES = {"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+# The spellings of one unit a row: 5 cm is not 5 m, 60 degrees are not 60 radians.
+_SPELLINGS_OF_UNITS = (
+    "mm millimeter millimeters", "cm centimeter centimeters", "m meter meters", "km kilometer kilometers",
+    "in inch inches", "ft foot feet", "yd yard yards", "mi mile miles", "mg milligram milligrams", "g gram grams",
+    "kg kilogram kilograms", "ml milliliter milliliters", "liter liters", "sec second seconds",
+    "min minute minutes", "hr hrs hour hours", "day days", "week weeks", "month months", "year years",
+    "circ degree degrees", "rad radian radians", "cent cents", "dollar dollars",
+)  # fmt: skip
+_UNITS = {word: row.split()[0] for row in _SPELLINGS_OF_UNITS for word in row.split()}
+_SHORT_UNIT = r"(?:[mck]?m|m?g|kg|m[lL]|in|ft|yd|mi|sec|min|hrs?|rad)(?:\^(?:[23]|\{[23]\}))?(?![A-Za-z^])"
 
 _INT = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+)"
 _NUMBER = re.compile(
@@ -186,19 +197,24 @@ _NUMBER = re.compile(
     rf"|\(?(?P<sign3>-?)(?P<top3>{_INT})\)?/\(?(?P<bottom3>{_INT})\)?"
     rf"|(?P<integer>{_INT})"
     rf")(?P<percent> ?\\%| percent)?"
-    r"(?P<unit> ?\^\\circ| ?\\text\{[^{}]*\}(?:\^\{?\d\}?)?"
+    r"(?P<unit> ?\^\\circ(?: ?(?:[CF]|\\text\{ ?[CF]\}))?| ?\\text\{[^{}]*\}(?:\^\{?\d\}?)?"
+    rf"| {_SHORT_UNIT}"
     r"| (?=[A-Za-z]{4})[A-Za-z]*[aeiou][A-Za-z]*(?: [A-Za-z]{2,})*)?"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PlainNumber:
-    """A number written out: its exact value, the places after its point (None: no point), and what follows it."""
+    """A number written out: its exact value, the places after its point (None: no point), and what follows it.
+
+    `scale` is that of a word such as million, already in the value.
+    """
 
     value: Fraction
     places: int | None
     percent: bool
     unit: str
+    scale: int = 1
 
 
 @lru_cache(maxsize=65536)
@@ -208,12 +224,17 @@ def parse_number(text: str) -> PlainNumber | None:
     if match is None:
         return None
     unit = (match["unit"] or "").strip()
-    if any(word in _NOT_UNITS for word in re.findall("[a-z]+", unit.lower().replace("illions", "illion"))):
+    words = re.findall("[a-z]+", unit.lower().removeprefix(r"\text").replace("illions", "illion"))
+    if any(word in _NOT_UNITS for word in words):
         return None
     value, places = _value(match)
     if value is None:
         return None
-    return PlainNumber(-value if match["sign"] == "-" else value, places, match["percent"] is not None, unit)
+    scale = _SCALES.get(words[0], 1) if words else 1
+    if scale > 1:
+        unit, places = " ".join(words[1:]), None
+    value *= -scale if match["sign"] == "-" else scale
+    return PlainNumber(value, places, match["percent"] is not None, unit, scale)
 
 
 def _value(match: re.Match[str]) -> tuple[Fraction | None, int | None]:
@@ -248,12 +269,42 @@ def _numbers(gold: str, answer: str) -> bool | None:
     if left is None or right is None:
         return None
     if left.unit and right.unit and left.unit != right.unit:
-        return None
+        units = _known_unit(left.unit), _known_unit(right.unit)
+        if None in units:
+            return None
+        if units[0] != units[1]:
+            # Equal digits in another unit are wrong; whether 5 cm is 50 mm is not ours to say.
+            return False if left.value == right.value else None
+    if left.scale != right.scale:
+        if left.value == right.value:
+            return True
+        # The question may ask for millions: whether 12 million is 12 is not ours to say.
+        return None if left.value / left.scale == right.value / right.scale else False
     if left.percent == right.percent:
         return _same_value(left, right)
     # 10 % is accepted for a gold of 10 and for a gold of 0.1, and both are accepted for a gold of 10 %.
     percent, plain = (left, right) if left.percent else (right, left)
     return plain.value in (percent.value, percent.value / 100)
+
+
+def _known_unit(unit: str) -> str | None:
+    """The unit's first spelling with its power; None for one that the table lacks or that is composed."""
+    words = re.findall("[a-z]+", unit.lower().replace(r"\text", ""))
+    if len(words) != 1 or words[0] not in _UNITS:
+        return None
+    return _UNITS[words[0]] + "".join(re.findall(r"\d", unit))
+
+
+_CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?: ?(?:\\text\{ ?)?([AaPp])\.? ?[Mm]\.?\}?)?")
+
+
+def _clock(gold: str, answer: str) -> bool | None:
+    """Times of day, at least one with a.m. or p.m.: the same hour, minute and, where both say it, half of the day."""
+    left, right = _CLOCK.fullmatch(gold), _CLOCK.fullmatch(answer)
+    if left is None or right is None or not (left[3] or right[3]):
+        return None
+    halves = {half.lower() for half in (left[3], right[3]) if half}
+    return int(left[1]) == int(right[1]) and left[2] == right[2] and len(halves) == 1
 
 
 def _same_value(left: PlainNumber, right: PlainNumber) -> bool:
@@ -272,6 +323,7 @@ def _is_rounding(number: PlainNumber, exact: Fraction) -> bool:
 
 _RULES: tuple[tuple[str, Callable[[str, str], bool | None]], ...] = (
     ("number", _numbers),
+    ("clock", _clock),
     ("base", _bases),
     ("choice", _choice),
     ("words", _words),

@@ -35,6 +35,16 @@ RIGHT = [
     ("A", r"\text{(A)}"),
     ("C", r"\textbf{(C)}\ 12"),
     (r"\text{Monday}", "monday"),
+    ("12", "12 cm^2"),
+    ("5", r"5^\circ \text{C}"),
+    (r"60^\circ", r"60\text{ degrees}"),
+    ("3 hours", "3 hr"),
+    ("1,000,000", r"1\text{ million}"),
+    ("24", "2 dozen"),
+    (r"10:30 \text{ a.m.}", "10:30 AM"),
+    (r"10:30 \text{ a.m.}", "10:30"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\[2pt] 2 \end{pmatrix}"),
 ]
 WRONG = [
     ("2", "2 2/3"),
@@ -56,6 +66,12 @@ WRONG = [
     (r"\text{even}", r"\text{odd}"),
     ("(1,2)", r"\{1,2\}"),
     ("5", "__import__('os')"),
+    ("5", r"6\text{ million}"),
+    ("500", "5 thousand"),
+    ("5 cm", "5 m"),
+    ("12 cm^2", "12 cm"),
+    (r"60^\circ", r"60\text{ radians}"),
+    (r"10:30 \text{ a.m.}", r"10:30 \text{ p.m.}"),
 ]
 LEFT_TO_THE_PARSER = [
     ("x+1", "1+x"),
