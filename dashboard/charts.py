@@ -207,13 +207,42 @@ def heatmap(labels: Sequence[str], colours: Inks, *, height: int) -> Spec:
         "labelColor": colours.muted,
         "offset": 10,
     }
+    fill = {"condition": {"test": "!isValid(datum.value)", "value": "transparent"}}
+    share = {"field": "value", "type": "quantitative", "scale": ramp, "legend": legend, **fill}
+    return {
+        **base(colours, height, "Share of each row's all-fail groups that each column's member solved"),
+        "data": {"name": "cells"},
+        "encoding": {"x": x, "y": y},
+        "layer": [_cell_boxes(colours, share), _cell_ring(colours), *_cell_texts(colours)],
+    }
+
+
+def _cell_boxes(colours: Inks, share: Spec) -> Spec:
+    """The coloured cells, with the click that selects one and the tooltip."""
     tooltip = [
         {"field": "row", "type": "nominal", "title": "fails"},
         {"field": "column", "type": "nominal", "title": "solves"},
         {"field": "solved", "type": "nominal", "title": "groups"},
         {"field": "range", "type": "nominal", "title": "share, 95 %"},
     ]
-    fill = {"condition": {"test": "!isValid(datum.value)", "value": "transparent"}}
+    click = {"type": "point", "fields": ["i", "j"], "on": "click", "toggle": False, "clear": False}
+    return {
+        "params": [{"name": "cell", "select": click}],
+        "mark": {"type": "rect", "cornerRadius": 2, "stroke": colours.faint, "strokeWidth": 1, "cursor": "pointer"},
+        "encoding": {"color": share, "tooltip": tooltip},
+    }
+
+
+def _cell_ring(colours: Inks) -> Spec:
+    """The ring round the selected cell."""
+    return {
+        "transform": [{"filter": "datum.selected"}],
+        "mark": {"type": "rect", "fillOpacity": 0, "stroke": colours.ring, "strokeWidth": 3, "cornerRadius": 3},
+    }
+
+
+def _cell_texts(colours: Inks) -> list[Spec]:
+    """The share and below it the support, sized by the cell and readable on its colour."""
     ink = {
         "condition": [
             {"test": "!isValid(datum.value)", "value": colours.muted},
@@ -221,42 +250,18 @@ def heatmap(labels: Sequence[str], colours: Inks, *, height: int) -> Spec:
         ],
         "value": colours.on_near,
     }
-    click = {"type": "point", "fields": ["i", "j"], "on": "click", "toggle": False, "clear": False}
     big = {"expr": "max(10, min(17, bandwidth('x') / 3.6))"}
     small = {"expr": "max(9, min(12, bandwidth('x') / 5.2))"}
-    return {
-        **base(colours, height, "Share of each row's all-fail groups that each column's member solved"),
-        "data": {"name": "cells"},
-        "encoding": {"x": x, "y": y},
-        "layer": [
-            {
-                "params": [{"name": "cell", "select": click}],
-                "mark": {
-                    "type": "rect",
-                    "cornerRadius": 2,
-                    "stroke": colours.faint,
-                    "strokeWidth": 1,
-                    "cursor": "pointer",
-                },
-                "encoding": {
-                    "color": {"field": "value", "type": "quantitative", "scale": ramp, "legend": legend, **fill},
-                    "tooltip": tooltip,
-                },
-            },
-            {
-                "transform": [{"filter": "datum.selected"}],
-                "mark": {"type": "rect", "fillOpacity": 0, "stroke": colours.ring, "strokeWidth": 3, "cornerRadius": 3},
-            },
-            {
-                "mark": {"type": "text", "dy": -7, "fontWeight": 600, "fontSize": big, "cursor": "pointer"},
-                "encoding": {"text": {"field": "main", "type": "nominal"}, "color": ink},
-            },
-            {
-                "mark": {"type": "text", "dy": 10, "fontSize": small, "cursor": "pointer"},
-                "encoding": {"text": {"field": "support", "type": "nominal"}, "color": ink},
-            },
-        ],
-    }
+    return [
+        {
+            "mark": {"type": "text", "dy": -7, "fontWeight": 600, "fontSize": big, "cursor": "pointer"},
+            "encoding": {"text": {"field": "main", "type": "nominal"}, "color": ink},
+        },
+        {
+            "mark": {"type": "text", "dy": 10, "fontSize": small, "cursor": "pointer"},
+            "encoding": {"text": {"field": "support", "type": "nominal"}, "color": ink},
+        },
+    ]
 
 
 def success_patterns(labels: Sequence[str], colours: Inks, *, bars: int = 110, row: int = 20) -> Spec:
@@ -383,7 +388,7 @@ def gate_strip(colours: Inks, *, height: int = 110) -> Spec:
     """Compatibility s of every response of one transferred group, against the gate's floor.
 
     Frame "responses": index, s, lift (0, 1, ...: height, so that equal s do not hide each other), verdict
-    ("admitted" or "refused"), answer ("right" or "wrong"), detail (tooltip).
+    ("admitted" or "refused"), answer ("right", "wrong" or "unknown"), detail (tooltip).
     Frame "floor": floor, text.
     """
     x = {
@@ -393,10 +398,15 @@ def gate_strip(colours: Inks, *, height: int = 110) -> Spec:
         "axis": {"title": "compatibility s", "tickCount": 6, "format": ".2~f"},
     }
     fates = {"domain": ["admitted", "refused"], "range": [colours.accent, colours.bad]}
-    shapes = {"domain": ["right", "wrong"], "range": ["circle", "cross"]}
+    shapes = {"domain": ["right", "wrong", "unknown"], "range": ["circle", "cross", "diamond"]}
     tooltip = [{"field": "index", "title": "response"}, {"field": "detail", "title": "s"}, {"field": "answer"}]
     legend = {"orient": "right", "symbolSize": 80, "symbolStrokeWidth": 1}
-    shape_legend = {**legend, "symbolFillColor": colours.muted, "symbolStrokeColor": colours.muted}
+    shape_legend = {
+        **legend,
+        "values": ["right", "wrong"],
+        "symbolFillColor": colours.muted,
+        "symbolStrokeColor": colours.muted,
+    }
     level = {"field": "lift", "type": "quantitative", "axis": None, "scale": {"domain": [-1, 4], "nice": False}}
     return {
         **base(colours, height, "Compatibility of every transferred response against the floor"),

@@ -218,13 +218,16 @@ def _ratio_text(
 
 
 def gate_frames(transfer: TransferRecord, rewards: Sequence[float], floor: float | None) -> dict[str, pd.DataFrame]:
-    """Frames "responses" and "floor" of `charts.gate_strip`; responses without an s are left out."""
+    """Frames "responses" and "floor" of `charts.gate_strip`; responses without an s are left out.
+
+    `rewards` are the source group's; where they are not stored, as for an absent group, the answer is "unknown".
+    """
     rows: list[dict[str, object]] = [
         {
             "index": f"#{response.index}",
             "s": response.s,
             "verdict": "admitted" if response.refusal is None else "refused",
-            "answer": "right" if rewards[response.index] > 0 else "wrong",
+            "answer": _answer(rewards, response.index),
             "detail": formats.number(response.s),
         }
         for response in transfer.responses
@@ -237,6 +240,12 @@ def gate_frames(transfer: TransferRecord, rewards: Sequence[float], floor: float
         "responses": pd.DataFrame(rows, columns=["index", "s", "lift", "verdict", "answer", "detail"]),
         "floor": pd.DataFrame(floors, columns=["floor", "text"]),
     }
+
+
+def _answer(rewards: Sequence[float], index: int) -> str:
+    if index >= len(rewards):
+        return "unknown"
+    return "right" if rewards[index] > 0 else "wrong"
 
 
 def lifts(values: Sequence[float], floor: float | None, gap: float = 0.025) -> list[int]:

@@ -56,8 +56,10 @@ def own_group(group: GroupRecord, label: str, transfer: TransferRecord | None, r
     elif transfer is not None and not transfer.held_out:
         grafted = any(response.refusal is None for response in transfer.responses)
         note = "Replaced by the peer's group." if grafted else "Leaves the update: no peer response was admitted."
+    elif group.mixed:
+        note = "Part of the update."
     else:
-        note = "No reward differs, so every advantage is zero." if group.all_fail else "Part of the update."
+        note = "No reward differs, so every advantage is zero."
     st.caption(note)
     for index, response in enumerate(group.responses):
         _response(index, response, None, None, raw)
@@ -66,22 +68,41 @@ def own_group(group: GroupRecord, label: str, transfer: TransferRecord | None, r
 def peer_group(group: GroupRecord, label: str, transfer: TransferRecord | None, floor: float | None, raw: bool) -> None:
     kind = "peer's group, not routed" if transfer is None else "held-out group" if transfer.held_out else "peer's group"
     st.subheader(f"{safe_text.inline(label)} · {kind} · {group.successes}/{group.n} solved", anchor=False)
-    if transfer is None:
-        st.caption("It solved the prompt, but the exchange did not choose it for this place.")
-    elif transfer.held_out:
-        st.caption("Withheld as a control: not scored, not trained on.")
-    else:
-        st.caption("Keeps the advantages its own rewards gave it; the weight is min(s, 1) above the floor.")
+    st.caption(_peer_note(group, transfer, floor))
     gate = {response.index: response for response in transfer.responses} if transfer is not None else {}
     for index, response in enumerate(group.responses):
         _response(index, response, gate.get(index), floor, raw)
 
 
+def _peer_note(group: GroupRecord, transfer: TransferRecord | None, floor: float | None) -> str:
+    """What became of a peer's group, in one sentence that holds for every method."""
+    if transfer is None:
+        if group.mixed:
+            return "It solved the prompt, but the exchange did not choose it for this place."
+        return "No candidate: only a group with right and wrong responses has advantages to give."
+    if transfer.held_out:
+        return "Withheld as a control: not scored, not trained on."
+    gate = "each response has its weight beside it" if floor is None else "the weight is min(s, 1) above the floor"
+    return f"Keeps the advantages its own rewards gave it; {gate}."
+
+
+def gate_floor(floor: float | None, transfer: TransferRecord | None) -> float | None:
+    """The floor that decided a transfer; None where an admitted response's weight is not the gate's, so none ran."""
+    if floor is None or transfer is None:
+        return floor
+    admitted = [(one.s, one.weight) for one in transfer.responses if one.refusal is None and one.s is not None]
+    return floor if all(s > floor and weight <= min(s, 1.0) + 1e-9 for s, weight in admitted) else None
+
+
+def _reward_badge(reward: float) -> str:
+    """A reward in full: above 0 it counts as solved, whatever its size."""
+    shown = formats.number(reward, 0 if reward in (0.0, 1.0) else 2)
+    return f":green-badge[✓ reward {shown}]" if reward > 0 else f":gray-badge[✗ reward {shown}]"
+
+
 def _response(index: int, response: ResponseRecord, gate: GraftedRecord | None, floor: float | None, raw: bool) -> None:
     badges = [
-        ":green-badge[✓ reward 1]"
-        if response.reward == 1
-        else f":gray-badge[✗ reward {formats.number(response.reward, 0)}]",
+        _reward_badge(response.reward),
         f":gray-badge[A = {formats.signed(response.advantage)}]",
     ]
     if response.verdict in _VERDICT_NOTES:

@@ -178,7 +178,7 @@ def _group(source: Source, place: Place, raw: bool) -> None:
     giver = trajectory.source_member
     if giver is None:
         giver, peer = _asked_peer(source, place)
-    floor, _ = responses.exchange_settings(source.info.config)
+    floor = responses.gate_floor(responses.exchange_settings(source.info.config)[0], trajectory.transfer)
     left, right = st.columns(2)
     with left:
         responses.own_group(trajectory.own, labels[place.receiver], trajectory.transfer, raw)
@@ -222,6 +222,7 @@ def _gate(source: Source, trajectory: Trajectory, labels: dict[str, str]) -> Non
     assert transfer is not None
     receiver, giver = (safe_text.inline(labels[name]) for name in (transfer.receiver, transfer.source))
     floor, normaliser = responses.exchange_settings(source.info.config)
+    floor = responses.gate_floor(floor, transfer)
     with st.container(border=True):
         facts, strip = st.columns([4, 7], vertical_alignment="center")
         admitted = sum(response.refusal is None for response in transfer.responses)
@@ -238,7 +239,8 @@ def _gate(source: Source, trajectory: Trajectory, labels: dict[str, str]) -> Non
             else:
                 mean = formats.number(sum(scores) / len(scores)) if scores else formats.MISSING
                 lines.append(f"{admitted} of {len(transfer.responses)} responses admitted · mean s = {mean}")
-            lines += [f"s normalised by: {normaliser}", f"floor {formats.number(floor, 2)}"]
+            gate = "no floor applied" if floor is None else f"floor {formats.number(floor, 2)}"
+            lines += [f"s normalised by: {normaliser}", gate]
             st.caption("  \n".join(lines))
         with strip:
             rewards = [response.reward for response in trajectory.source.responses] if trajectory.source else []

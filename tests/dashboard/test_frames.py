@@ -132,6 +132,11 @@ def test_the_gate_strip_shows_scored_responses_only(s: float | None) -> None:
     assert frames.gate_frames(transfer, [0.0, 1.0], None)["floor"].empty
 
 
+def test_the_gate_strip_does_not_guess_answers_of_a_group_that_is_not_stored() -> None:
+    transfer = TransferRecord("a", "b", 1, 0.5, False, False, (GraftedRecord(1, 0.9, 0.9, None, 5, -1.0, 5, -1.0),))
+    assert frames.gate_frames(transfer, [], 0.8)["responses"]["answer"].tolist() == ["unknown"]
+
+
 def test_points_of_equal_s_are_lifted_apart() -> None:
     assert frames.lifts([0.5, 0.5, 0.9, 0.5, 0.7], 0.8) == [0, 1, 0, 2, 0]
     assert frames.lifts([0.5, 0.5], None) == [0, 1]
