@@ -28,10 +28,10 @@ _CLOSERS = {
     "\\(": re.compile(r"\\\)"),
 }
 _BRACE = re.compile(r"\\.|[{}\n]", re.DOTALL)
-# Commands that load, link, define, run on, or push text off the page; and line breaks with a distance.
+# Commands that load, link, define, run on, or push text off the page or over other text; line breaks with a distance.
 _REFUSED = re.compile(
     r"\\(?:href|url|include\w*|html\w*|[gex]?def|let|future\w*|global|long|\w*command|DeclareMathOperator|rule|[mh]?kern"
-    r"|[mh]skip|[hv]space|raisebox|char|csname|class|cssId|style|data|tag|label|ref|eqref|verb)(?![A-Za-z])"
+    r"|[mh]skip|[hv]space|raisebox|(?:math)?[lrc]lap|smash|char|csname|class|cssId|style|data|tag|label|ref|eqref|verb)(?![A-Za-z])"
     r"|\\\\\s*\[|`|\n\s*\n"
 )
 _LONGEST_FORMULA = 2_000
@@ -71,13 +71,16 @@ def math(text: str, limit: int | None = None) -> str:
     """
     parts: list[str] = []
     at, stop = 0, len(text) if limit is None else min(limit, len(text))
+    literal = plain
     for start, end, body, display in _formulas(text, stop):
         if end > stop:
             stop = start
             break
-        parts += [(_within if at else plain)(text[at:start]), _formula(text[start:end], body, display)]
+        parts += [literal(text[at:start]), _formula(text[start:end], body, display)]
         at = end
-    parts.append((_within if at else plain)(text[at:stop]))
+        # What follows a formula on lines of its own begins a line, where indentation would make a code block.
+        literal = plain if display else _within
+    parts.append(literal(text[at:stop]))
     if stop < len(text):
         parts.append(f" … *({len(text) - stop:,} more characters)*")
     return "".join(parts)

@@ -72,8 +72,8 @@ def _cards(source: Source, window: Window) -> None:
             admitted,
             responses,
             "responses",
-            "Transferred responses that enter the update. The others have a compatibility s at or below the floor, or do "
-            "not fit the receiver's tokens.",
+            "Transferred responses that enter the update. The others have a compatibility s at or below the floor, or "
+            "do not fit the receiver's tokens.",
         )
         _heartbeat_card(source)
 

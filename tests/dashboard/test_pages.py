@@ -71,6 +71,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "no step": (Showcase(steps=9), 0, "running", 0),
         "broken loss": (Showcase(steps=4, nan_loss_at=1), 4, "finished", 0),
         "failed": (Showcase(steps=9), 3, "failed", 0),
+        "failed at once": (Showcase(steps=9), 0, "failed", 0),
         "killed": (Showcase(steps=9), 3, "running", 0),
         "interrupted": (Showcase(steps=9), 3, "interrupted", 0),
         "hostile": (
@@ -100,8 +101,11 @@ def texts(page: AppTest) -> str:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "kind",
-    ["one step", "no step", "broken loss", "failed", "killed", "interrupted", "hostile", "twelve", "alone", "grpo"],
-)
+    [
+        "one step", "no step", "broken loss", "failed", "failed at once", "killed", "interrupted", "hostile", "twelve",
+        "alone", "grpo",
+    ],
+)  # fmt: skip
 def test_every_page_draws_every_kind_of_run(opened, stores, kind: str, path: str) -> None:
     page = opened(stores[kind], path)
     shown = texts(page)
@@ -109,6 +113,7 @@ def test_every_page_draws_every_kind_of_run(opened, stores, kind: str, path: str
     expected = {
         "no step": "Waiting for the first step" if path == "" else "first step",
         "failed": r"The run failed. CUDA out of memory \<b\>on\<\/b\> rank 0",
+        "failed at once": "No step was committed",
         "interrupted": "The run was interrupted",
         "one step": "step 1 of 9",
     }

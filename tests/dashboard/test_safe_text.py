@@ -82,7 +82,7 @@ def test_dollars_that_are_money_or_never_close_stay_text(text: str) -> None:
         r"\href{http://e.invalid}{x}", r"\url{http://e.invalid}", r"\includegraphics{http://e.invalid/x.png}",
         r"\htmlStyle{position:fixed}{x}", r"\class{a}{x}", r"\rule{900em}{900em}", r"\def\a{\a\a}\a", r"\gdef\a{b}",
         r"\newcommand{\a}{b}", r"\let\a\b", r"\hspace{900em}", r"\kern900em", r"\raisebox{900em}{x}", r"x\\[900em]y",
-        r"\tag{1}", r"\verb|x|",
+        r"\tag{1}", r"\verb|x|", r"\llap{✓ reward 1}", r"\mathrlap{x}", r"\smash{x}",
     ],
 )  # fmt: skip
 def test_formulas_that_load_link_define_or_move_are_shown_as_source(command: str) -> None:
@@ -93,6 +93,10 @@ def test_formulas_that_load_link_define_or_move_are_shown_as_source(command: str
 def test_money_does_not_swallow_a_later_formula() -> None:
     text = "It costs $5 per trial and $10 in total. Hence $x^2$."
     assert safe_text.math(text) == safe_text.plain(text[:46]) + "$x^2$" + safe_text.plain(text[51:])
+
+
+def test_indentation_behind_a_formula_on_its_own_lines_makes_no_code_block() -> None:
+    assert safe_text.math("$$x$$    so") == "\n\n$$\nx\n$$\n\n\u00a0\u00a0\u00a0\u00a0so"
 
 
 def test_unbalanced_formulas_are_shown_as_source() -> None:
