@@ -178,6 +178,9 @@ class Writer:
             shards = write_shards(self._location.trajectories, held, step)
             try:
                 self._insert(held, step, digest, shards)
+            except LeaseError:
+                # The run is another's by now, and so may files of these names be; its next resume sweeps the rest.
+                raise
             except BaseException:
                 self._discard(held, step.step, shards)
                 raise

@@ -11,9 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from server.store.commit import write_shards
 from server.store.lease import Holder
 from server.store.reader import open_reader
-from server.store.records import EventRecord, LeaseError, StoreError
+from server.store.records import EventRecord, LeaseError, StepRecord, StoreError
+from server.store.run_state import HeldRun
+from server.store.trajectories import Shard
 from server.store.writer import Writer, open_writer
 from tests.store.audit import audit
 from tests.store.synthetic import Scenario, write_run
@@ -164,6 +167,29 @@ def test_a_writer_whose_lease_ran_out_and_was_taken_can_write_nothing_more(url: 
         assert reader.run("latest").status == "running"
         assert reader.events("latest") == []
     second.close()
+    assert audit(Path(url.removeprefix("sqlite:///"))) == []
+
+
+def test_a_writer_that_loses_its_lease_in_a_commit_leaves_the_files_of_its_successor(url: str, monkeypatch) -> None:
+    first, second = open_writer(url, lease_seconds=0.0), open_writer(url)
+    first.start_run(SCENARIO.run())
+    first.commit(SCENARIO.step(1))
+
+    def overtaken(root: Path, held: HeldRun, step: StepRecord) -> dict[int, Shard]:
+        written = write_shards(root, held, step)
+        if second._held is None:
+            second.resume_run("synthetic", 1)
+            write_shards(root, second._run(), step)
+        return written
+
+    monkeypatch.setattr("server.store.writer.write_shards", overtaken)
+    with pytest.raises(LeaseError, match="was taken over by process"):
+        first.commit(SCENARIO.step(2))
+    names = {file.name for file in Path(url.removeprefix("sqlite:///")).parent.rglob("step_000002_*.arrow")}
+    assert len(names) == len(SCENARIO.run().members)
+    assert second.commit(SCENARIO.step(2))
+    second.close()
+    first.close()
     assert audit(Path(url.removeprefix("sqlite:///"))) == []
 
 
