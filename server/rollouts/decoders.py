@@ -56,13 +56,17 @@ def attention_reach(model: PreTrainedModel) -> int | None:
 
 
 class RowDecoder:
-    """Keys and values in place, the mask built once: attention layers only, and no row longer than their window."""
+    """Keys and values in place, the mask built once: attention layers only, and no row longer than their window.
+
+    Prompts are padded on the left, so that all rows write the same slot; without padding there is no mask at all.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted_arguments(model) else {}
 
     def start(self, prompts: Sequence[Sequence[int]], prompt_of_row: Tensor, steps: int) -> Tensor:
+        """Logits [rows, V] behind the prompts: one forward a prompt, then its state once for each of its rows."""
         ids, pads = _left_padded(prompts, self._model.device)
         width = ids.shape[1]
         slots = torch.arange(width, device=ids.device)
@@ -118,6 +122,7 @@ class CachedDecoder:
         self._takes_positions = "position_ids" in accepted
 
     def start(self, prompts: Sequence[Sequence[int]], prompt_of_row: Tensor, steps: int) -> Tensor:
+        """Logits [rows, V] behind the prompts: one forward a prompt, then its state once for each of its rows."""
         ids, pads = _left_padded(prompts, self._model.device)
         slots = torch.arange(ids.shape[1], device=ids.device)
         positions = (slots - pads[:, None]).clamp_(min=0)
@@ -154,6 +159,7 @@ class UncachedDecoder:
         self._model = model
 
     def start(self, prompts: Sequence[Sequence[int]], prompt_of_row: Tensor, steps: int) -> Tensor:
+        """Logits [rows, V] behind the prompts, in a buffer of ids with room for `steps` more in every row."""
         lengths = torch.tensor([len(p) for p in prompts], device=self._model.device)
         ids = torch.zeros((len(prompts), int(lengths.max()) + steps), dtype=torch.long, device=self._model.device)
         for row, prompt in enumerate(prompts):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select
 
 from server.store import schema
 from server.store.counts import PAIR_COUNTS
-from server.store.read_runs import RunKey
+from server.store.read_runs import RunKey, or_nan
 from server.store.read_windows import pair_at
 from server.store.records import GraftedRecord, GroupRecord, PromptRecord, StoreError, TransferRecord
 from server.store.trajectories import read_group
@@ -23,6 +22,7 @@ _CHUNK = 500
 def patterns(
     connection: Connection, key: RunKey, low: int, high: int, limit: int
 ) -> tuple[list[tuple[tuple[bool, ...], int]], int]:
+    """As `Reader.patterns`: ([(solved by member [N], occurrences)], all occurrences), steps low + 1 .. high."""
     table = schema.patterns
     rows = connection.execute(
         select(table.c.solved, func.sum(table.c.prompts))
@@ -36,6 +36,7 @@ def patterns(
 
 
 def prompts(connection: Connection, keys: Sequence[int]) -> dict[int, PromptRecord]:
+    """The stored ones of these prompts, by key."""
     table = schema.prompts
     found: dict[int, PromptRecord] = {}
     for start in range(0, len(keys), _CHUNK):
@@ -52,38 +53,14 @@ def _prompt(row: Row[Any]) -> PromptRecord:
 def prompts_for(
     connection: Connection, key: RunKey, receiver: int, source: int, low: int, high: int, offset: int, limit: int
 ) -> tuple[list[PromptRow], int]:
-    table = schema.outcomes
-    page = (
-        select(table.c.step, table.c.prompt)
-        .where(
-            table.c.run == key.id,
-            table.c.step.between(low + 1, high),
-            table.c.all_fail.bitwise_and(1 << receiver) != 0,
-            table.c.solved.bitwise_and(1 << source) != 0,
-        )
-        .order_by(table.c.step.desc(), table.c.prompt.desc())
-        .limit(limit)
-        .offset(offset)
-        .subquery()
-    )
+    """As `Reader.prompts_for`, with slots: (rows of the page, how many prompts in all), steps low + 1 .. high."""
+    page = _failed_and_solved(key, receiver, source, low, high).limit(limit).offset(offset).subquery()
     prompt, moved = schema.prompts, schema.transfers
     own, peer = schema.groups.alias("own"), schema.groups.alias("peer")
 
-    def same_group(group: Any, member: int) -> ColumnElement[bool]:
-        return and_(
-            group.c.run == key.id,
-            group.c.step == page.c.step,
-            group.c.prompt == page.c.prompt,
-            group.c.member == member,
-        )
+    def same_place(table: Any, *more: ColumnElement[bool]) -> ColumnElement[bool]:
+        return and_(table.c.run == key.id, table.c.step == page.c.step, table.c.prompt == page.c.prompt, *more)
 
-    this_transfer = and_(
-        moved.c.run == key.id,
-        moved.c.step == page.c.step,
-        moved.c.receiver == receiver,
-        moved.c.prompt == page.c.prompt,
-        moved.c.source == source,
-    )
     rows = connection.execute(
         select(
             page.c.step, prompt, own.c.successes.label("own_k"), own.c.n.label("own_n"),
@@ -91,9 +68,9 @@ def prompts_for(
         )
         .select_from(page)
         .join(prompt, prompt.c.key == page.c.prompt)
-        .join(own, same_group(own, receiver))
-        .join(peer, same_group(peer, source))
-        .outerjoin(moved, this_transfer)
+        .join(own, same_place(own, own.c.member == receiver))
+        .join(peer, same_place(peer, peer.c.member == source))
+        .outerjoin(moved, same_place(moved, moved.c.receiver == receiver, moved.c.source == source))
         .order_by(page.c.step.desc(), page.c.prompt.desc())
     )  # fmt: skip
     shown = [
@@ -116,6 +93,21 @@ def prompts_for(
     return shown, int(at[1, receiver, source, 0] - at[0, receiver, source, 0])
 
 
+def _failed_and_solved(key: RunKey, receiver: int, source: int, low: int, high: int) -> Select[Any]:
+    """(step, prompt) of what the receiver failed wholly and the source solved, newest first."""
+    table = schema.outcomes
+    return (
+        select(table.c.step, table.c.prompt)
+        .where(
+            table.c.run == key.id,
+            table.c.step.between(low + 1, high),
+            table.c.all_fail.bitwise_and(1 << receiver) != 0,
+            table.c.solved.bitwise_and(1 << source) != 0,
+        )
+        .order_by(table.c.step.desc(), table.c.prompt.desc())
+    )
+
+
 def _outcome(row: Row[Any]) -> Outcome:
     if row.held_out is None:
         return ""
@@ -136,6 +128,7 @@ def transfers(
     offset: int,
     limit: int,
 ) -> tuple[list[TransferRow], int]:
+    """As `Reader.transfers`, with slots: (rows of the page, newest first; how many match), steps low + 1 .. high."""
     table, prompt = schema.transfers, schema.prompts
     wanted = [table.c.run == key.id, table.c.step.between(low + 1, high)]
     wanted += [table.c.receiver == receiver] if receiver is not None else []
@@ -165,7 +158,7 @@ def _transfer_row(key: RunKey, row: Row[Any]) -> TransferRow:
         text=row.text,
         receiver=key.members[row.receiver],
         source=key.members[row.source],
-        value=_or_nan(row.value),
+        value=or_nan(row.value),
         tie=bool(row.tie),
         held_out=bool(row.held_out),
         responses=row.responses,
@@ -201,6 +194,7 @@ def _transfer_total(
 
 
 def trajectory(connection: Connection, key: RunKey, root: Path, step: int, prompt: int, receiver: int) -> Trajectory:
+    """As `Reader.trajectory`, with the receiver's slot and the shards' folder. StoreError when it is not stored."""
     own = _group(connection, key, root, step, prompt, receiver)
     described = prompts(connection, [prompt]).get(prompt)
     if own is None or described is None:
@@ -242,14 +236,14 @@ def _transfer(connection: Connection, key: RunKey, step: int, prompt: int, recei
         receiver=key.members[receiver],
         source=key.members[row.source],
         prompt=prompt,
-        value=_or_nan(row.value),
+        value=or_nan(row.value),
         tie=bool(row.tie),
         held_out=bool(row.held_out),
         responses=tuple(
             GraftedRecord(
                 index=one["index"],
                 s=one["s"],
-                weight=_or_nan(one["weight"]),
+                weight=or_nan(one["weight"]),
                 refusal=one["refusal"],
                 receiver_tokens=one["receiver_tokens"],
                 receiver_logprob=one["receiver_logprob"],
@@ -259,7 +253,3 @@ def _transfer(connection: Connection, key: RunKey, step: int, prompt: int, recei
             for one in parts
         ),
     )
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value

@@ -92,6 +92,7 @@ def events(connection: Connection, key: RunKey, limit: int) -> list[EventInfo]:
 
 
 def evaluations(connection: Connection, key: RunKey) -> list[EvaluationSummary]:
+    """Every evaluation of a run, by benchmark, step and member slot."""
     table = schema.evaluations
     order = (table.c.benchmark, table.c.step, table.c.member)
     rows = connection.execute(select(table).where(table.c.run == key.id).order_by(*order))
@@ -100,9 +101,9 @@ def evaluations(connection: Connection, key: RunKey) -> list[EvaluationSummary]:
             member=key.members[row.member],
             benchmark=row.benchmark,
             step=row.step,
-            mean=_or_nan(row.mean),
-            low=_or_nan(row.low),
-            high=_or_nan(row.high),
+            mean=or_nan(row.mean),
+            low=or_nan(row.low),
+            high=or_nan(row.high),
             problems=row.problems,
             responses=row.responses,
             temperature=row.temperature,
@@ -112,13 +113,15 @@ def evaluations(connection: Connection, key: RunKey) -> list[EvaluationSummary]:
     ]
 
 
-def _or_nan(value: float | None) -> float:
+def or_nan(value: float | None) -> float:
+    """A stored number; what was not finite is stored as missing."""
     return float("nan") if value is None else value
 
 
 def evaluation_problems(
     connection: Connection, key: RunKey, benchmark: str, step: int, member: str
 ) -> tuple[Ints, Ints, Ints]:
+    """(prompt keys, right, responses), [P] each, keys ascending, seeds summed; empty where nothing was recorded."""
     table = schema.evaluation_problems
     rows = connection.execute(
         select(table.c.prompt, func.sum(table.c.correct), func.sum(table.c.responses))
@@ -136,6 +139,7 @@ def evaluation_problems(
 
 
 def size(connection: Connection, location: Location) -> dict[str, int]:
+    """Bytes and counts of the whole store; the bytes of trajectories are those its rows name."""
     files = (location.database, location.database.with_name(location.database.name + "-wal"))
     shards = schema.shards
     totals = connection.execute(

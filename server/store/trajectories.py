@@ -156,12 +156,6 @@ def read_group(root: Path, path: str, row: int, member: str) -> GroupRecord:
         ) from fault
 
 
-def read_shard(root: Path, path: str, member: str) -> list[GroupRecord]:
-    """Every group of a shard in order, as read_group reads one."""
-    with pa.memory_map(str(root / path)) as source, pa.ipc.open_file(source) as shard:
-        return [_decode(shard.get_batch(row), member) for row in range(shard.num_record_batches)]
-
-
 def _decode(batch: pa.RecordBatch, member: str) -> GroupRecord:
     columns = {name: batch.column(name) for name in batch.schema.names}
     plain = {
