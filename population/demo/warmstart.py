@@ -115,12 +115,6 @@ def find(member: str, *, seed: int, cache_dir: str | Path, steps: int | None = N
     return folder if is_whole(folder, configuration) else None
 
 
-def resolve(model: str, *, seed: int, cache_dir: str | Path, progress: Progress | None = None) -> Path:
-    """The folder that a model name such as `demo:qwen3` (or `demo:qwen3:large`) of the configuration stands for."""
-    member, size = parse(model)
-    return prepare(member, seed=seed, cache_dir=cache_dir, size=size, progress=progress)
-
-
 def is_demo(model: str) -> bool:
     """Whether a model name of the configuration asks for a member of the demo."""
     return model.startswith(PREFIX)

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from population.demo import parallel, warmstart
 from population.demo.models import build_tokenizer
 from population.demo.parallel import prepare_all
-from population.demo.warmstart import IGNORED, Recipe, WarmStartError, encode, prepare, recipe_for, resolve
+from population.demo.warmstart import IGNORED, Recipe, WarmStartError, encode, prepare, recipe_for
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -111,9 +111,9 @@ def test_an_interrupted_warm_start_leaves_nothing_that_is_used(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("model", ["demo:gpt", "demo:", "qwen3", "demo:llama:huge", "other:llama"])
-def test_a_model_that_the_demo_does_not_have_is_refused_with_what_it_has(model: str, tmp_path: Path) -> None:
+def test_a_model_that_the_demo_does_not_have_is_refused_with_what_it_has(model: str) -> None:
     with pytest.raises(ValueError, match="use one of demo:qwen3, demo:llama, demo:neox"):
-        resolve(model, seed=0, cache_dir=tmp_path)
+        warmstart.parse(model)
 
 
 def test_model_names_of_the_configuration_are_told_apart() -> None:
