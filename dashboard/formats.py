@@ -13,6 +13,7 @@ MISSING = "–"
 _NBSP = "\u00a0"
 _MINUS = "−"
 _ELLIPSIS = "…"
+_MOST_DIGITS = 4
 # Characters that reorder or hide text, so that a name could pass for another one.
 _BIDI = frozenset("\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff")
 
@@ -27,7 +28,7 @@ def count(value: float | None) -> str:
 def compact(value: float) -> str:
     """A count in at most four characters: 950, 1.5k, 15k, 2.1M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= limit:
+        if value >= 0.9995 * limit:
             scaled = value / limit
             return f"{scaled:.1f}{unit}" if scaled < 9.95 else f"{scaled:.0f}{unit}"
     return f"{round(value)}"
@@ -63,16 +64,24 @@ def rate(k: float, n: float, digits: int = 1) -> str:
     if n == 0:
         return MISSING
     share = k / n
-    if 0 < abs(share) < 0.01:
-        digits = max(digits, min(4, 1 - math.floor(math.log10(abs(100 * share)))))
-    return percent(share, digits)
+    if 0 < share < 0.5 * 10**-_MOST_DIGITS / 100:
+        return f"<{percent(10**-_MOST_DIGITS / 100, _MOST_DIGITS)}"
+    return percent(share, _digits(share, digits))
+
+
+def _digits(share: float, least: int) -> int:
+    """Places that show two leading digits of a share under 1 %."""
+    if not 0 < abs(share) < 0.01:
+        return least
+    return max(least, min(_MOST_DIGITS, 1 - math.floor(math.log10(abs(100 * share)))))
 
 
 def interval(k: float, n: float, digits: int = 1) -> str:
-    """The Wilson 95 % interval of k of n: "36.5–37.9 %"; "–" when n is 0."""
+    """The Wilson 95 % interval of k of n: "36.5–37.9 %"; "–" when n is 0. Small bounds keep two leading digits."""
     if n == 0:
         return MISSING
-    return span(*wilson_interval(int(k), int(n)), digits)
+    low, high = wilson_interval(int(k), int(n))
+    return span(low, high, _digits(high, digits))
 
 
 def rate_interval(k: float, n: float) -> str:

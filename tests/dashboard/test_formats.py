@@ -36,6 +36,12 @@ def test_the_interval_is_wilsons() -> None:
     assert formats.rate_interval(5, 10) == "50.0\u00a0% (23.7–76.3\u00a0%)"
 
 
+def test_small_rates_and_their_intervals_are_not_rounded_to_nothing() -> None:
+    assert formats.rate(1, 10**7) == "<0.0001\u00a0%"
+    assert formats.interval(1, 100_000) == "0.0002–0.0057\u00a0%"
+    assert formats.interval(0, 100_000) == "0.0000–0.0038\u00a0%"
+
+
 def test_missing_and_not_a_number_are_different_words() -> None:
     assert formats.number(None) == "–"
     assert formats.number(math.nan) == "NaN"
@@ -53,7 +59,7 @@ def test_advantages_carry_their_sign(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (950, "950"), (1_500, "1.5k"), (15_040, "15k"), (999_600, "1000k"), (2_100_000, "2.1M")],
+    [(0, "0"), (950, "950"), (1_500, "1.5k"), (15_040, "15k"), (999_600, "1.0M"), (2_100_000, "2.1M")],
 )
 def test_compact_counts_fit_a_cell(value: int, text: str) -> None:
     assert formats.compact(value) == text
