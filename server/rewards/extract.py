@@ -22,6 +22,8 @@ _ANSWER_IS = re.compile(
     re.IGNORECASE,
 )
 _MATH_SPAN = re.compile(r"\s*(?:\*\*)?\s*(?:\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\])", re.DOTALL)
+# $1$ or $2$: the answer is both.
+_ANOTHER = re.compile(r",? (?:or|and) (?:\$|\\\()")
 _BOLD_SPAN = re.compile(r"\s*\*\*([^*\n]+)\*\*")
 _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|\*|$)|\*\*")
 _BOLD_END = re.compile(r"\*\*([^*\n]{1,80})\*\*[\s.!]*$")
@@ -77,7 +79,8 @@ def _after_marker(tail: str) -> str | None:
     if not markers:
         return None
     rest = tail[markers[-1].end() :]
-    if formula := _MATH_SPAN.match(rest):
+    formula = _MATH_SPAN.match(rest)
+    if formula and not _ANOTHER.match(rest, formula.end()):
         return next(group for group in formula.groups() if group is not None)
     if bold := _BOLD_SPAN.match(rest):
         return bold.group(1)

@@ -65,15 +65,20 @@ def without_assignment(gold: str, answer: str) -> tuple[str, str]:
 
 _WORDS = re.compile(r"[A-Za-z](?:[A-Za-z '\-]*[A-Za-z])?")
 _CHOICE = re.compile(r"\(([A-Z])\)(?:[ .:].*)?|([A-Z])[.):]?(?: .*)?", re.DOTALL)
+# A second letter right behind the first: (A) or (B), A B; but not the text of a choice: C. I and II, A) A ring.
+_HEDGE = re.compile(
+    r"\(?[A-Z][.):]? ?(?:(?:,|/|&|\\(?:cup|lor|land)\b|or\b|and\b) ?\(?[A-Z](?![A-Za-z])|\([A-Z]\)|[A-Z]$)"
+)
 _CHOICE_GOLD = re.compile(r"\(([A-Z])\)|([A-Z])")
 
 
 def _choice(gold: str, answer: str) -> bool | None:
     letter = _CHOICE_GOLD.fullmatch(gold)
-    found = _CHOICE.fullmatch(re.sub(r"\\text\{([^{}]*)\}", r"\1", answer).strip())
+    written = " ".join(re.sub(r"\\text\{([^{}]*)\}", r"\1", answer).split())
+    found = _CHOICE.fullmatch(written)
     if letter is None or found is None:
         return None
-    return (letter[1] or letter[2]) == (found[1] or found[2])
+    return _HEDGE.match(written) is None and (letter[1] or letter[2]) == (found[1] or found[2])
 
 
 def _words(gold: str, answer: str) -> bool | None:

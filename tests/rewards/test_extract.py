@@ -23,6 +23,8 @@ from server.rewards.extract import MAX_ANSWER_CHARACTERS, canonical, find_answer
         ("**Answer:** 42", "42"),
         ("The final answer is $\\frac{1}{2}$, as shown", r"\frac{1}{2}"),
         ("The answer is 4. No, the answer is 5.", "5"),
+        ("The answer is $5$ or $6$.", "$5$ or $6$"),
+        ("The answer is $5$, not $6$.", "5"),
         ("we get **12**.", "12"),
     ],
 )
