@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import streamlit as st
 
@@ -24,11 +25,11 @@ def store_url() -> str:
 
 def file_identity(url: str) -> str:
     """Which file a SQLite store is: another one after it was deleted and made again. Empty for a database server."""
-    path = url.removeprefix("sqlite:///").partition("?")[0]
+    path = unquote(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else url
     if "://" in path:
         return ""
     try:
-        found = os.stat(path)
+        found = os.stat(os.path.expanduser(path))
     except OSError:
         return ""
     return f"{found.st_dev}:{found.st_ino}"

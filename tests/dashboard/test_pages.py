@@ -283,6 +283,17 @@ def test_a_store_that_was_deleted_and_made_again_is_read_anew(opened, tmp_path: 
     assert "step 1 of 7" in texts(opened(url, ""))
 
 
+def test_a_store_is_told_from_its_successor_however_its_path_is_written(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a%b?.db").touch()
+    identities = [source.file_identity(url) for url in (str(tmp_path / "a%b?.db"), "~/a%b?.db")]
+    (tmp_path / "a%b.db").touch()
+    identities += [source.file_identity(f"sqlite:///{tmp_path}/a%25b.db")]
+    assert all(identities)
+    assert identities[0] == identities[1] != identities[2]
+    assert source.file_identity("postgresql://host/graft") == ""
+
+
 def test_choices_made_for_one_run_do_not_break_another_with_other_members(opened, tmp_path: Path) -> None:
     fill(tmp_path, Showcase(members=("one", "two"), steps=2, prompts=6, uid="small", name="small"), 2, "finished", 0)
     url = fill(tmp_path, Showcase(members=MODELS[:4], steps=2, prompts=6, uid="large", name="large"), 2, "finished", 0)
