@@ -18,7 +18,7 @@ from tests.store.children import SCENARIO
 # Not forked from pytest: a fork of a process with threads may hang.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.store.children"])
-DEADLINE_S = 120
+DEADLINE_S = 60
 
 
 def _shards(tmp_path: Path) -> set[str]:
