@@ -254,6 +254,21 @@ def as_json(results: Mapping[str, Mapping[int, Result]]) -> str:
     return json.dumps(tree, indent=1)
 
 
+def from_json(text: str) -> dict[str, dict[int, Result]]:
+    """The inverse of :func:`as_json`."""
+    return {
+        name: {
+            int(seed): Result(
+                tuple(run["members"]),
+                {int(step): np.array(values) for step, values in run["accuracy"].items()},
+                {int(step): seconds for step, seconds in run["cpu_seconds"].items()},
+            )
+            for seed, run in by_seed.items()
+        }
+        for name, by_seed in json.loads(text).items()
+    }
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

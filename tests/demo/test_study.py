@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from population.demo.study import Paired, Result, compare, markdown
+from population.demo.study import ARMS, Paired, Result, as_json, compare, from_json, markdown
 
 
 def result(members: str, curve: dict[int, list[float]], cpu_per_step: float) -> Result:
@@ -49,3 +51,15 @@ def test_the_table_shows_every_seed_the_spread_and_signed_differences() -> None:
     text = markdown({"grpo": BASE, "graft": BASE})
     assert "| grpo | 0.200 | 0.700 0.700 | 0.700 ± 0.000 | 72 | – | – | – |" in text
     assert "| graft | 0.200 | 0.700 0.700 | 0.700 ± 0.000 | 72 | +0.000 [+0.000, +0.000] |" in text
+
+
+def test_results_survive_json() -> None:
+    text = as_json({"grpo": BASE})
+    assert as_json(from_json(text)) == text
+
+
+def test_the_documented_table_is_computed_from_the_recorded_results() -> None:
+    results = from_json(Path("docs/demo_study.json").read_text())
+    assert list(results) == list(ARMS)
+    assert all(sorted(by_seed) == [0, 1, 2, 3, 4] for by_seed in results.values())
+    assert markdown(results).strip() in Path("docs/demo.md").read_text()
