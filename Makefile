@@ -31,7 +31,7 @@ demo-compare: setup
 	@$(PY) -m population.demo.study --arms grpo graft --folder runs/compare $(ARGS)
 
 demo-study: setup
-	@$(PY) -m population.demo.study --arms all --seeds 0 1 2 3 4 --folder runs/study --output docs/demo_study.json $(ARGS)
+	@$(PY) -m population.demo.study --arms all --seeds 0 1 2 3 4 --folder runs/study --output runs/study/results.json $(ARGS)
 
 dashboard: setup
 	@$(GRAFT) dashboard --store $(STORE) $(ARGS)

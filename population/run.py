@@ -34,6 +34,7 @@ from population.plan import Plan, make_plan, total_steps
 from population.prompts import Problem, PromptBatches, load_problems, problems_digest
 from population.recording import prompt_record
 from server.rewards import RewardService
+from server.store.connections import locate
 from server.store.reader import RunInfo, open_reader
 from server.store.records import EventRecord, LeaseError, MemberRecord, RunRecord, StoreError
 from server.store.writer import Writer, open_writer
@@ -199,9 +200,8 @@ def remark(coordinator: Coordinator, prepared: Prepared, first_step: int, note: 
 
 
 def refuse_taken(config: RunConfig, uid: str | None) -> None:
-    """Refuse an existing store of another schema, and a uid that it already holds."""
-    database = config.store_url.removeprefix("sqlite:///")
-    if not Path(database).exists():
+    """Refuse a URL that cannot hold a run, an existing store of another schema, and a uid that it already holds."""
+    if not locate(config.store_url).database.exists():
         return
     with open_reader(config.store_url) as reader:
         if uid is not None and any(run.uid == uid for run in reader.runs()):

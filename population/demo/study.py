@@ -220,7 +220,8 @@ HEADINGS = (
     "mean ± sd",
     "CPU s",
     "against grpo, equal rollouts",
-    "equal CPU",
+    "against grpo, equal CPU",
+    "against graft, equal rollouts",
 )
 
 

@@ -49,6 +49,7 @@ def test_the_interval_is_the_paired_t_interval() -> None:
 
 def test_the_table_shows_every_seed_the_spread_and_signed_differences() -> None:
     text = markdown({"grpo": BASE, "graft": BASE})
+    assert {line.count("|") for line in text.strip().splitlines()} == {9}
     assert "| grpo | 0.200 | 0.700 0.700 | 0.700 ± 0.000 | 72 | – | – | – |" in text
     assert "| graft | 0.200 | 0.700 0.700 | 0.700 ± 0.000 | 72 | +0.000 [+0.000, +0.000] |" in text
 

@@ -59,6 +59,8 @@ def refused(folder: Path, message: str, *settings: str, **options: object) -> No
         ),
         (["members.1.model=demo:gpt"], "member 'llama': 'demo:gpt' is no demo model"),
         (["data.source=missing.jsonl"], "missing.jsonl: no such file"),
+        (["store=mysql://x"], "'mysql://x' cannot hold a run; give a database file"),
+        (["rollouts.max_response_tokens=0"], "rollouts.max_response_tokens: Input should be greater than 0"),
         (
             ["data.prompts_per_step=1024", "update.prompts_per_minibatch=256"],
             "768 problems are fewer than data.prompts_per_step",
