@@ -9,7 +9,7 @@ from typing import NamedTuple
 import streamlit as st
 
 from dashboard import safe_text
-from dashboard.controls import Choice, sidebar
+from dashboard.controls import Choice, keep_range_in_address, sidebar
 from dashboard.pages import complementarity, overview, trajectories
 from dashboard.source import Source, all_runs
 from server.store.reader import StoreError
@@ -66,6 +66,7 @@ def _page(entry: Entry, choices: list[Choice]) -> st.Page:
 
 def show(entry: Entry, choice: Choice) -> None:
     """The page as the store is now, or one line saying why it cannot be read."""
+    keep_range_in_address(choice)
     try:
         source = Source.open(choice.run)
         entry.draw(source, choice)

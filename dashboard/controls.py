@@ -164,6 +164,13 @@ def _range_inputs() -> tuple[int, int]:
     return picked[0], picked[1]
 
 
+def keep_range_in_address(choice: Choice) -> None:
+    """Write the frozen range again where a refresh asked for before it stood there has lost it."""
+    for name, step in zip(_RANGE, choice.fixed or (), strict=False):
+        if parameter(name) != str(step):
+            st.query_params[name] = str(step)
+
+
 def link_parameters(**more: str | int) -> dict[str, str]:
     """Query parameters of a link to another page: the sidebar's as they are in the address, and `more`."""
     kept = {name: value for name in ("run", "live", "last", "freeze", "from", "to") if (value := parameter(name))}

@@ -14,7 +14,7 @@ from server.store.records import StoreError
 from server.store.writer import Writer, open_writer
 from tests.store.synthetic import Scenario
 
-SCENARIO = Scenario(steps=400, prompts=4, n=4, tokens=40)
+SCENARIO = Scenario(steps=100_000, prompts=4, n=4, tokens=40)
 
 
 def open_run(url: str, uid: str = "synthetic") -> Writer:
@@ -37,12 +37,11 @@ def write_steps(url: str, ready: Connection, count: int, uid: str = "synthetic")
     """Commit a step, say "ready", commit `count` more as fast as possible, then say "done"."""
     writer = open_run(url, uid)
     first = (writer.last_step or 0) + 1
-    steps = [SCENARIO.step(step) for step in range(first, first + count + 1)]
     # The first commit of a process is slow: statements are compiled.
-    writer.commit(steps[0])
+    writer.commit(SCENARIO.step(first))
     ready.send("ready")
-    for step in steps[1:]:
-        writer.commit(step)
+    for step in range(first + 1, first + count + 1):
+        writer.commit(SCENARIO.step(step))
         writer.heartbeat()
     writer.finish("finished")
     writer.close()

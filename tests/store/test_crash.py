@@ -41,7 +41,7 @@ def test_a_writer_killed_at_random_moments_leaves_a_sound_store(tmp_path: Path, 
     committed = 0
     for _ in range(5):
         ours, theirs = CONTEXT.Pipe()
-        child = CONTEXT.Process(target=children.write_steps, args=(url, theirs, 60))
+        child = CONTEXT.Process(target=children.write_steps, args=(url, theirs, 10_000))
         child.start()
         assert ours.poll(DEADLINE_S)
         assert ours.recv() == "ready"
