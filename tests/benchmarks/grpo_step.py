@@ -76,7 +76,7 @@ def main() -> int:
             f"folder={folder}",
         ]
         meter = Meter(args.warmup, args.batches + 1)
-        train(load(CONFIG, overrides), Watch(lambda *_: None, meter.begin, meter.step))
+        train(load(CONFIG, overrides), Watch(lambda *_: None, lambda _: None, meter.begin, meter.step))
     return 0
 
 
