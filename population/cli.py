@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from population.config import RunConfig, load
-from population.errors import PlacementError, RunError
+from population.errors import ConfigError, PlacementError, RunError
 from server.store.records import StoreError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -126,8 +126,13 @@ def plan(config: ConfigPath, set_: Overrides = None) -> None:
         for row in rows:
             table.add_row(*row)
         console.print(table)
+        on_gpu = " (as on a GPU)" if settings.update.dtype == settings.update.device == "auto" else ""
         memory = Table(
-            "member", "model", "parameters", "memory estimate", title=f"memory on one device, {plan_dtype(settings)}"
+            "member",
+            "model",
+            "parameters",
+            "memory estimate",
+            title=f"memory on one device, {plan_dtype(settings)}{on_gpu}",
         )
         for member in derived.members:
             parts = member.memory or {}
@@ -157,9 +162,13 @@ def evaluate(
         from population.report import print_evaluations
         from server.rewards import RewardService
 
-        with RewardService(workers=settings.rewards.workers, timeout_s=settings.rewards.timeout_s) as rewards:
+        with ExitStack() as stack:
+            service = RewardService(workers=settings.rewards.workers, timeout_s=settings.rewards.timeout_s)
+            rewards = stack.enter_context(service)
             benchmarks = load_benchmarks(settings, rewards)
-            members = load_exported(settings, folder)
+            if not benchmarks:
+                raise ConfigError(f"{config}: evaluation.benchmarks: there are none; name one to evaluate on")
+            members = stack.enter_context(load_exported(settings, folder))
             prompt_ids = encode_benchmarks(settings, folder, members, benchmarks)
             print_evaluations(Console(), measure(0, members, prompt_ids, benchmarks, rewards, settings))
 
@@ -180,10 +189,12 @@ def dashboard(
     store: Annotated[str, typer.Option(help="database URL of the store")] = "sqlite:///runs/graft.db",
     host: Annotated[str, typer.Option(help="address to listen on; only loopback is allowed")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 picks a free port")] = 8501,
+    insecure: Annotated[bool, typer.Option("--insecure", help="allow another address; there is no login")] = False,
 ) -> None:
     """Serve the dashboard of a store until Ctrl-C."""
     environment = {**os.environ, "GRAFT_STORE_URL": store}
     command = [sys.executable, "-m", "dashboard", "--host", host, "--port", str(port)]
+    command += ["--insecure"] if insecure else []
     os.execve(sys.executable, command, environment)
 
 
@@ -248,8 +259,10 @@ def _summary(console: Console, config: RunConfig, uid: str) -> None:
         run = reader.run(uid)
         hints = [
             f"look again: graft dashboard --store {config.store_url}",
-            f"the trained members: {config.folder / run.uid / 'members'}",
         ]
+        members = config.folder / run.uid / "members"
+        if members.is_dir():
+            hints.append(f"the trained members: {members}")
         if run.method != "grpo" and any(member.model.startswith("demo:") for member in run.members):
             hints.append("what the exchange is worth: make demo-compare (the same seeds without it, side by side)")
             hints.append(

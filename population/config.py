@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
+from urllib.parse import quote
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -22,16 +23,17 @@ from population.errors import ConfigError
 
 __all__ = ["ConfigError", "RunConfig", "as_dict", "course", "differences", "digest", "load", "parse"]
 
-PositiveInt = Annotated[int, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+SomeShare = Annotated[float, Field(gt=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
     """Base of all sections: unknown keys are refused, values are immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class MemberConfig(Section):
@@ -143,8 +145,8 @@ class ExchangeConfig(Section):
         default=0.1, description="share of selected groups kept as a control, not grafted"
     )
     min_successes: PositiveInt = 1
-    max_peer_share: Share | None = None
-    max_source_share: Share | None = None
+    max_peer_share: SomeShare | None = None
+    max_source_share: SomeShare | None = None
     edge_rate_decay: Annotated[float, Field(gt=0, lt=1)] = 0.9
 
 
@@ -220,7 +222,7 @@ class RunConfig(Section):
     @property
     def store_url(self) -> str:
         """The database URL of the run."""
-        return self.store or f"sqlite:///{self.folder / 'graft.db'}"
+        return self.store or f"sqlite:///{quote(str(self.folder / 'graft.db'))}"
 
     @property
     def member_seed(self) -> int:

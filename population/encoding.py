@@ -31,6 +31,10 @@ def encode_prompts(
             raise DataError(f"member {name!r}: prompt {problem.prompt[:40]!r}: {error}") from None
         if len(ids) > limit:
             long.append((len(ids), problem.prompt))
+        if not ids:
+            raise DataError(
+                f"member {name!r}: prompt {problem.prompt[:40]!r} has no tokens; its folder holds no usable tokenizer"
+            )
         encoded[problem.key] = ids
     if long:
         named = "; ".join(f"{prompt[:40]!r} has {size}" for size, prompt in sorted(long, reverse=True)[:MAX_NAMED])
@@ -57,5 +61,10 @@ def encode_for_all(
     for name, tokenizer in tokenizers.items():
         whole = positions[name]
         room = None if whole is None else whole - max_response_tokens
+        if room is not None and room < 1:
+            raise DataError(
+                f"member {name!r}: rollouts.max_response_tokens = {max_response_tokens} leaves no room for a prompt in "
+                f"the model's {whole} positions; lower it"
+            )
         encoded[name] = encode_prompts(name, tokenizer, problems, max_tokens=max_prompt_tokens, positions=room)
     return encoded

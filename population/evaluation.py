@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -37,20 +38,21 @@ class ExportedMember:
     engine: Local
 
 
-def load_exported(config: RunConfig, folder: Path) -> dict[str, ExportedMember]:
+@contextmanager
+def load_exported(config: RunConfig, folder: Path) -> Iterator[dict[str, ExportedMember]]:
     """The members of a configuration from ``folder/<member name>``, as a run exports them. Raises MemberError."""
-    members = {}
-    for member in config.members:
-        path = folder / member.name
-        if not (path / "config.json").is_file():
-            raise MemberError(
-                f"member {member.name!r}: {path} holds no model; give the members folder of a finished run"
-            )
-        tokenizer = load_tokenizer(member.name, path)
-        members[member.name] = ExportedMember(
-            tokenizer, Local(build_engine, path, tokenizer, config, threads=config.update.threads)
-        )
-    return members
+    with ExitStack() as stack:
+        members = {}
+        for member in config.members:
+            path = folder / member.name
+            if not (path / "config.json").is_file():
+                raise MemberError(f"member {member.name!r}: {path} holds no model; give the members folder of a run")
+            tokenizer = load_tokenizer(member.name, path)
+            engine = Local(build_engine, path, tokenizer, config, threads=config.update.threads)
+            stack.callback(engine.close)
+            wait(engine.ready, config.deadlines.load_s, member=member.name, phase="load", step=None)
+            members[member.name] = ExportedMember(tokenizer, engine)
+        yield members
 
 
 def encode_benchmarks(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from population.demo import warmstart
 from population.demo.parallel import prepare_all
 from population.errors import MemberError
 from population.placement import Local, wait
+from population.plan import model_config
 from population.trainer import LoraSpec, Trainer, TrainerSpec
 from population.weights import load_causal_lm
 from server.rollouts.embedded import EmbeddedEngine
@@ -134,19 +134,6 @@ def load_member(config: RunConfig, member: MemberConfig, folder: Path, tokenizer
     )
 
 
-def model_config(folder: Path) -> dict[str, Any]:
-    """The model's config.json. Raises :class:`MemberError` when it is no JSON object."""
-    try:
-        found = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise MemberError(
-            f"{folder / 'config.json'}: cannot be read ({error}); give a folder by save_pretrained"
-        ) from None
-    if not isinstance(found, dict):
-        raise MemberError(f"{folder / 'config.json'}: holds no object; give a folder written by save_pretrained")
-    return found
-
-
 def positions_of(folder: Path) -> int | None:
     """The longest sequence a model takes, None when its configuration sets no limit."""
     found = model_config(folder)
@@ -159,11 +146,16 @@ def load_tokenizer(name: str, folder: Path) -> MemberTokenizer:
     """The tokenizer of a model folder with every end token its generation configuration names."""
     from transformers import AutoTokenizer, GenerationConfig
 
-    generation = GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").is_file() else None
     try:
+        generation = GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").is_file() else None
         return MemberTokenizer(AutoTokenizer.from_pretrained(folder), generation_end_ids=end_ids_of(generation))
     except (ValueError, OSError) as error:
-        raise MemberError(f"member {name!r}: {' '.join(str(error).split())}") from None
+        reason = " ".join(str(error).split())
+        if not reason.startswith("tokenizer "):
+            reason = (
+                f"tokenizer or generation configuration of {folder} cannot be read ({reason[:200]}); write them anew"
+            )
+        raise MemberError(f"member {name!r}: {reason}") from None
 
 
 def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path, tokenizer: MemberTokenizer) -> TrainerSpec:

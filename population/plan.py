@@ -15,6 +15,7 @@ from typing import Any
 
 from graft.methods import METHODS
 from population.config import MemberConfig, RunConfig
+from population.errors import MemberError
 
 GIB = 2**30
 
@@ -102,10 +103,23 @@ def member_plan(config: RunConfig, member: MemberConfig, folder: Path | None) ->
     """
     if folder is None or not (folder / "config.json").is_file():
         return MemberPlan(member.name, member.model, None, None)
-    whole = json.loads((folder / "config.json").read_text())
+    whole = model_config(folder)
     model = whole.get("text_config", whole)
     parameters = stored_parameters(folder) or estimated_parameters(model)
     return MemberPlan(member.name, member.model, parameters, memory_parts(config, member, model, parameters))
+
+
+def model_config(folder: Path) -> dict[str, Any]:
+    """The model's config.json. Raises MemberError when it is no JSON object."""
+    place = folder / "config.json"
+    try:
+        found = json.loads(place.read_text())
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise MemberError(f"{place}: cannot be read ({reason}); give a folder written by save_pretrained") from None
+    if not isinstance(found, dict):
+        raise MemberError(f"{place}: holds no object; give a folder written by save_pretrained")
+    return found
 
 
 def memory_parts(
@@ -150,9 +164,12 @@ def stored_parameters(folder: Path) -> int | None:
     total = 0
     files = sorted(folder.glob("*.safetensors"))
     for file in files:
-        with file.open("rb") as stream:
-            (size,) = struct.unpack("<Q", stream.read(8))
-            header = json.loads(stream.read(size))
+        try:
+            with file.open("rb") as stream:
+                (size,) = struct.unpack("<Q", stream.read(8))
+                header = json.loads(stream.read(size))
+        except (struct.error, ValueError):
+            raise MemberError(f"{file}: is not a whole safetensors file; fetch it again") from None
         for name, entry in header.items():
             if name != "__metadata__":
                 count = 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,21 +144,22 @@ def _demo_rows(source: str) -> Iterator[Row]:
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
-    with path.open() as lines:
+    with path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path} line {number}: not valid JSON ({error.msg})") from None
+            except (ValueError, RecursionError) as error:
+                reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+                raise DataError(f"{path} line {number}: not valid JSON ({reason})") from None
             if not isinstance(record, dict):
                 raise DataError(f"{path} line {number}: expected an object, found {type(record).__name__}")
             yield record, f"{path} line {number}"
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
-    with path.open(newline="") as lines:
+    with path.open(newline="", encoding="utf-8-sig") as lines:
         for number, record in enumerate(csv.DictReader(lines), 2):
             yield record, f"{path} line {number}"
 
@@ -176,14 +178,23 @@ def _problem(data: DataConfig, record: Mapping[str, Any], place: str) -> Problem
                 f"{place}: no {field!r}; its fields are {', '.join(map(str, record))}: "
                 "set prompt_field and answer_field"
             )
+        if not isinstance(record[field], str | int | float) or record[field] != record[field]:
+            kind = "not a number" if isinstance(record[field], float) else f"a {type(record[field]).__name__}"
+            raise DataError(f"{place}: {field!r} is {kind}, expected text or a number; name another field")
     prompt = data.template.replace("{prompt}", str(record[data.prompt_field]))
     answer = str(record[data.answer_field])
     subject = record.get(data.subject_field) if data.subject_field else None
-    level = record.get(data.level_field) if data.level_field else None
-    try:
-        level = None if level in (None, "") else int(str(level).removeprefix("Level "))
-    except ValueError:
-        raise DataError(f"{place}: level {level!r} is not a number; set level_field: null") from None
+    level = _level(record.get(data.level_field), place) if data.level_field else None
     return Problem(
         problem_key(data.source, prompt, answer), prompt, answer, data.source, str(subject) if subject else None, level
     )
+
+
+def _level(value: Any, place: str) -> int | None:
+    """A level as a whole number: 3, 3.0, "3" or "Level 3"; a missing one (NaN in data frames) is None."""
+    if value in (None, "") or value != value:
+        return None
+    found = re.fullmatch(r"(?:Level )?(-?\d{1,9})(?:\.0*)?", str(value).strip())
+    if found is None:
+        raise DataError(f"{place}: level {value!r} is not a whole number; set level_field: null")
+    return int(found.group(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from server.store.reader import EvaluationSummary, Reader, RunInfo
 from server.store.records import EvaluationRecord
 
 ABSENT = "–"
+SILENT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,20 @@ def accuracy(evaluation: EvaluationSummary | None) -> str:
     return f"{evaluation.mean:.1%}\n{interval}"
 
 
+def status(run: RunInfo) -> str:
+    """The run's status; one that says running but has not been heard of is said to be silent."""
+    silent = time.time() - (run.heartbeat or run.created)
+    if run.status == "running" and silent > SILENT_S:
+        return f"running, but silent for {silent:.0f} s: probably killed, go on with --resume"
+    return f"{run.status}: {run.message}" if run.message else run.status
+
+
 def print_summary(console: Console, reader: Reader, run: RunInfo, hints: Sequence[str] = ()) -> None:
     """Print the closing summary, one column per member, and what to try next."""
     summaries = summarise(reader, run)
     measured = next((s.before for s in summaries if s.before), None)
     table = Table(
-        title=f"{run.uid}: {run.method}, {run.last_step or 0} of {run.total_steps} steps, {run.status}",
+        title=f"{run.uid}: {run.method}, {run.last_step or 0} of {run.total_steps} steps, {status(run)}",
         title_justify="left",
         show_lines=True,
     )

@@ -37,6 +37,7 @@ from server.rewards import RewardService
 from server.store.connections import locate
 from server.store.reader import RunInfo, open_reader
 from server.store.records import EventRecord, LeaseError, MemberRecord, RunRecord, StoreError
+from server.store.run_state import refuse_held
 from server.store.writer import Writer, open_writer
 
 HEARTBEAT_S = 5.0
@@ -217,6 +218,7 @@ def find_run(prepared: Prepared, uid: str | None) -> RunInfo:
         wanted = f"run {uid!r}" if uid else f"run named {config.name!r}"
         raise ResumeError(f"{config.store_url}: holds no {wanted} to resume; start it without --resume")
     run = runs[0]
+    refuse_held(config.store_url, run.uid)
     changed = differences(course(run.config), course(prepared.recorded_config))
     if changed:
         raise ResumeError(

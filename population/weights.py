@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
+from population.errors import MemberError
 from population.updates import LoraSpec, TrainerSpec
 from server.rollouts.engine import trainable_tensors
 
@@ -30,7 +32,11 @@ def load_causal_lm(folder: str | Path, dtype: torch.dtype, attention: str | None
 
     chosen = {"attn_implementation": attention} if attention else {}
     with LOADING, _no_progress_bar():
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **chosen).eval()
+        try:
+            return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **chosen).eval()
+        except (SafetensorError, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise MemberError(f"{folder}: its weights cannot be loaded ({reason[:200]}); fetch them again") from error
 
 
 def load_model(spec: TrainerSpec, device: torch.device) -> Any:
@@ -49,7 +55,11 @@ def inject_lora(model: Any, lora: LoraSpec, seed: int) -> None:
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, bias="none", target_modules=targets)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        inject_adapter_in_model(config, model)
+        try:
+            inject_adapter_in_model(config, model)
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            raise MemberError(f"update.lora.target_modules: {reason[:200]}") from error
 
 
 @torch.no_grad()

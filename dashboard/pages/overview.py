@@ -192,7 +192,8 @@ def _evaluation(source: Source) -> None:
     evaluations = source.ask("evaluations")
     benchmarks = list(dict.fromkeys(result.benchmark for result in evaluations))
     if not benchmarks:
-        parts.nothing("No evaluation yet; the schedule is `evaluation.every_steps`.")
+        configured = source.info.config.get("evaluation", {}).get("benchmarks")
+        parts.nothing("No evaluation yet." if configured else "No benchmark is configured for this run.")
         return
     chosen = benchmarks[0]
     if len(benchmarks) > 1:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, func, select, update
 
 from server.store import schema
+from server.store.connections import locate, writer_engine
 from server.store.counts import MEMBER_COUNTS, PAIR_COUNTS, PAIR_SUMS
 from server.store.lease import Holder
 from server.store.records import LeaseError, MemberRecord
@@ -47,6 +48,21 @@ def refuse_living_writer(uid: str, writer: str, lease_until: float) -> None:
     raise LeaseError(
         f"store: run {uid} is being written by {who}; stop it, or wait {left:.0f} s if it is gone, then repeat"
     )
+
+
+def refuse_held(url: str, uid: str) -> None:
+    """LeaseError when a living process writes this run; to be asked before long work that ends in taking the run
+    over.
+    """
+    engine = writer_engine(locate(url))
+    try:
+        with engine.connect() as connection:
+            runs = schema.runs
+            row = connection.execute(select(runs.c.writer, runs.c.lease_until).where(runs.c.uid == uid)).one_or_none()
+    finally:
+        engine.dispose()
+    if row is not None:
+        refuse_living_writer(uid, row.writer, row.lease_until)
 
 
 def check_lease(connection: Connection, held: HeldRun) -> int:

@@ -104,6 +104,41 @@ def test_a_tokenizer_without_an_end_token_is_refused(tmp_path: Path, warm_folder
     refused(tmp_path, "member 'llama': tokenizer", f"members.1.model={model}")
 
 
+def broken_member(tmp_path: Path, warm_folder: Path, name: str, content: str) -> str:
+    """A copy of the llama member with one file replaced; the setting that uses it."""
+    model = tmp_path / "model"
+    shutil.copytree(next((warm_folder / "warm-start").glob("llama*/config.json")).parent, model)
+    (model / name).write_text(content)
+    return f"members.1.model={model}"
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "config.json"])
+def test_a_broken_file_of_a_model_folder_is_named_before_anything_is_written(
+    tmp_path: Path, warm_folder: Path, name: str
+) -> None:
+    setting = broken_member(tmp_path, warm_folder, name, "{")
+    refused(tmp_path, "model", setting)
+
+
+def test_weights_that_are_not_whole_are_one_line(tmp_path: Path, warm_folder: Path) -> None:
+    setting = broken_member(tmp_path, warm_folder, "model.safetensors", "cut off")
+    shutil.copytree(warm_folder / "warm-start", tmp_path / "warm-start")
+    code, stderr = train(tmp_path, setting)
+    assert code == 2
+    assert stderr.count("\n") == 1
+    assert "its weights cannot be loaded" in stderr
+    planned = CliRunner().invoke(app, ["plan", "configs/demo.yaml", "--set", setting])
+    assert planned.exit_code == 2
+    assert "is not a whole safetensors file" in planned.stderr
+
+
+def test_evaluating_without_benchmarks_is_refused_before_models_are_loaded(tmp_path: Path) -> None:
+    arguments = ["evaluate", "configs/demo.yaml", "--members", str(tmp_path), "--set", "evaluation.benchmarks=[]"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert "evaluation.benchmarks: there are none" in done.stderr
+
+
 def test_a_store_of_a_newer_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store' / 'graft.db'}"
     open_writer(url).close()

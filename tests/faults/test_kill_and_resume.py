@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -190,3 +191,20 @@ def test_changed_problems_are_another_run(warm_folder: Path, tmp_path: Path) -> 
     done = run([sys.executable, "-m", "population", *first, "--resume"], deadline_s=120)
     assert done.returncode == 2
     assert "configuration differs in problems.train" in done.stderr
+
+
+def test_a_run_that_is_being_trained_is_not_resumed_by_another_process(warm_folder: Path) -> None:
+    first = [*arguments(warm_folder, "held"), "--set", "steps=500", "--set", "evaluation.benchmarks=[]"]
+    alive = subprocess.Popen([sys.executable, "-m", "population", *first], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not (warm_folder / "held.db").exists() or (recorded(warm_folder, "held")[1] or 0) < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        done = run([sys.executable, "-m", "population", *first, "--resume"], deadline_s=120)
+        assert done.returncode == 2
+        assert f"is being written by process {alive.pid}" in done.stderr
+        assert alive.poll() is None
+    finally:
+        alive.kill()
+        alive.wait(timeout=30)

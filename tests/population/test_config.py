@@ -34,6 +34,9 @@ def small(**changes: object) -> dict[str, object]:
             "unknown key 'evaluation.benchmarks.0.nam'; did you mean 'name'?",
         ),
         ({"update": {"learning_rate": "fast"}}, "update.learning_rate: Input should be a valid number"),
+        ({"exchange": {"max_peer_share": 0}}, "exchange.max_peer_share: Input should be greater than 0"),
+        ({"rollouts": {"temperature": float("inf")}}, "rollouts.temperature: Input should be a finite number"),
+        ({"steps": 10**20}, "steps: Input should be less than"),
         ({"steps": "many"}, "steps: Input should be a valid integer"),
         ({"steps": None}, "give either steps or epochs"),
         ({"epochs": 2}, "give either steps or epochs"),
@@ -117,6 +120,11 @@ def test_the_digest_ignores_length_and_places_but_nothing_that_decides_the_cours
     ) == digest(base)
     assert digest(parse(small(seed=1))) != digest(base)
     assert digest(parse(small(exchange={"floor": 0.7}))) != digest(base)
+
+
+def test_the_default_store_lies_in_the_folder_whatever_its_name() -> None:
+    assert parse(small(folder="/a/r%41?x")).store_url == "sqlite:////a/r%2541%3Fx/graft.db"
+    assert parse(small(store="sqlite:///x.db")).store_url == "sqlite:///x.db"
 
 
 def test_differences_name_the_dotted_keys() -> None:

@@ -45,7 +45,16 @@ def test_a_models_positions_leave_room_for_the_longest_response() -> None:
     tokenizers: Any = {"a": Letters()}
     with pytest.raises(DataError, match=r"more than 3 tokens.*lower rollouts.max_response_tokens"):
         encode_for_all(tokenizers, {"a": 10}, problems(["abcd"]), max_prompt_tokens=5, max_response_tokens=7)
+    with pytest.raises(
+        DataError, match=r"max_response_tokens = 12 leaves no room for a prompt in the model's 10 positions"
+    ):
+        encode_for_all(tokenizers, {"a": 10}, problems(["a"]), max_prompt_tokens=5, max_response_tokens=12)
     assert encode_for_all(tokenizers, {"a": None}, problems(["abcd"]), max_prompt_tokens=5, max_response_tokens=7)
+
+
+def test_a_prompt_without_tokens_is_refused() -> None:
+    with pytest.raises(DataError, match="has no tokens; its folder holds no usable tokenizer"):
+        encoded([""])
 
 
 def test_a_prompt_that_the_chat_template_refuses_is_named() -> None:

@@ -105,7 +105,11 @@ def test_unverifiable_answers_are_named_and_counted_or_skipped_as_configured(tmp
         ("a.jsonl", '{"prompt": "x", "answer": "1"}\n{"prompt"\n', r"a\.jsonl line 2: not valid JSON"),
         ("a.jsonl", "[1]\n", r"line 1: expected an object"),
         ("a.jsonl", '{"prompt": "x"}\n', r"line 1: no 'answer'; its fields are prompt"),
-        ("a.jsonl", '{"prompt": "x", "answer": "1", "level": "hard"}\n', r"line 1: level 'hard' is not a number"),
+        ("a.jsonl", '{"prompt": "x", "answer": "1", "level": "hard"}\n', r"line 1: level 'hard' is not a whole number"),
+        ("a.jsonl", '{"prompt": "x", "answer": ["1"]}\n', r"line 1: 'answer' is a list, expected text or a number"),
+        ("a.jsonl", '{"prompt": "x", "answer": NaN}\n', r"line 1: 'answer' is not a number, expected text"),
+        ("a.jsonl", '{"prompt": "x", "answer": "1", "level": 100000000000}\n', r"level 100000000000 is not a whole"),
+        ("a.jsonl", "[" * 100000, r"line 1: not valid JSON"),
         ("a.jsonl", "", "holds no problems"),
         ("a.txt", "x", "unknown kind of data set"),
     ],
@@ -129,3 +133,17 @@ def test_the_demo_sets_are_disjoint_and_as_large_as_documented() -> None:
     assert len(train) == 768
     assert len(heldout) >= 300
     assert not {p.prompt for p in train} & {p.prompt for p in heldout}
+
+
+@pytest.mark.parametrize(("level", "expected"), [("3.0", 3), ("NaN", None), ('"Level 4"', 4), ("null", None), ("2", 2)])
+def test_levels_of_data_frames_are_read(tmp_path: Path, level: str, expected: int | None) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"prompt": "x", "answer": "1", "level": {level}}}')
+    found, _ = load_problems(DataConfig(source=str(tmp_path / "a.jsonl")), all_fine)
+    assert found[0].level == expected
+
+
+def test_a_byte_order_mark_is_no_part_of_a_field(tmp_path: Path) -> None:
+    for name, text in (("a.csv", "prompt,answer\nx,1\n"), ("a.jsonl", '{"prompt": "x", "answer": "1"}')):
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+        found, _ = load_problems(DataConfig(source=str(tmp_path / name)), all_fine)
+        assert [p.prompt for p in found] == ["x"]
