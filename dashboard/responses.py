@@ -50,6 +50,7 @@ def exchange_settings(config: object) -> tuple[float | None, str]:
 
 
 def own_group(group: GroupRecord, label: str, transfer: TransferRecord | None, raw: bool) -> None:
+    """The receiver's own failed responses, and what became of the group."""
     st.subheader(f"{safe_text.inline(label)} · own group · {group.successes}/{group.n} solved", anchor=False)
     if group.errors:
         note = f"{group.errors} responses could not be graded: the group never moves."

@@ -45,6 +45,7 @@ class TokenLogprobs(torch.autograd.Function):
         excluded: torch.Tensor,
         options: HeadOptions,
     ) -> torch.Tensor:
+        """Log-probabilities [N] float32 of the targets, one chunk of logits at a time; keeps only the normaliser."""
         logprobs = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         normaliser = torch.empty_like(logprobs)
         matrix = _matrix(weight[: options.limit])
@@ -59,6 +60,7 @@ class TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Gradients by recomputing each chunk; those of weight and bias are summed in float32."""
         hidden, weight, bias, targets, excluded, normaliser = ctx.saved_tensors
         options: HeadOptions = ctx.options
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
