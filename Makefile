@@ -8,7 +8,7 @@ ARGS ?=
 .NOTPARALLEL:
 
 help:
-	@echo "make demo          three tiny models learn together; dashboard on loopback (about 6 minutes)"
+	@echo "make demo          three tiny models learn together; dashboard on loopback (2 to 5 minutes)"
 	@echo "make demo-compare  the same seeds with and without exchange, side by side"
 	@echo "make demo-study    every arm on five seed pairs: the table of docs/demo.md (about an hour)"
 	@echo "make dashboard     the dashboard over a store (STORE=$(STORE))"
