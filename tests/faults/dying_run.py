@@ -1,7 +1,7 @@
 """A `graft train` that kills itself: `python dying_run.py PHASE STEP DELAY_S -- TRAIN ARGUMENTS...`.
 
-SIGKILL comes DELAY_S after the phase of the step begins, so it falls inside sampling, training, the commit or the
-checkpoint.
+SIGKILL comes DELAY_S after the phase of the step begins, or when the phase ends if that is earlier, so it falls inside
+sampling, training, the commit or the checkpoint on a machine of any speed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,19 @@ from population.checkpoints import Checkpoints
 from population.cli import app
 
 
-def die_after(delay_s: float) -> None:
-    """Kill this process from a thread, whatever it is doing then."""
-    threading.Thread(target=lambda: (time.sleep(delay_s), os.kill(os.getpid(), signal.SIGKILL)), daemon=True).start()
+def die() -> None:
+    """Kill this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def dying(here: bool, delay_s: float) -> Iterator[None]:
+    """Kill this process from a thread during the block, or at its end at the latest, if this is the place."""
+    if here:
+        threading.Thread(target=lambda: (time.sleep(delay_s), die()), daemon=True).start()
+    yield
+    if here:
+        die()
 
 
 def arm(phase: str, step: int, delay_s: float) -> None:
@@ -36,20 +46,16 @@ def arm(phase: str, step: int, delay_s: float) -> None:
         return whole_step(self, number)
 
     def commit_(self: Any, report: Any) -> None:
-        if (phase, step) == ("commit", report.step):
-            die_after(delay_s)
-        commit(self, report)
+        with dying((phase, step) == ("commit", report.step), delay_s):
+            commit(self, report)
 
     def save_(self: Any, number: int, *rest: Any) -> Any:
-        if (phase, step) == ("checkpoint", number):
-            die_after(delay_s)
-        return save(self, number, *rest)
+        with dying((phase, step) == ("checkpoint", number), delay_s):
+            return save(self, number, *rest)
 
     @contextmanager
     def timed_(self: Any, name: str) -> Iterator[None]:
-        if (phase, step) == (name, reached["step"]):
-            die_after(delay_s)
-        with timed(self, name):
+        with dying((phase, step) == (name, reached["step"]), delay_s), timed(self, name):
             yield
 
     coordinator.Coordinator.step = step_  # type: ignore[method-assign]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from typing import Any
 
 from server.store import commit as commit_module
@@ -46,6 +47,18 @@ def write_steps(url: str, ready: Connection, count: int, uid: str = "synthetic")
     writer.finish("finished")
     writer.close()
     ready.send("done")
+
+
+def write_until(url: str, enough: Event, most: int) -> None:
+    """Commit steps as fast as possible until `enough` is set, at most `most` of them, then finish the run."""
+    with open_run(url) as writer:
+        first = (writer.last_step or 0) + 1
+        for step in range(first, first + most):
+            writer.commit(SCENARIO.step(step))
+            writer.heartbeat()
+            if enough.is_set():
+                break
+        writer.finish("finished")
 
 
 def die_at(url: str, moment: str) -> None:
