@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
@@ -49,14 +49,18 @@ def exchange_settings(config: object) -> tuple[float | None, str]:
     )
 
 
-def own_group(group: GroupRecord, label: str, transfer: TransferRecord | None, raw: bool) -> None:
-    """The receiver's own failed responses, and what became of the group."""
+def own_group(group: GroupRecord, label: str, transfers: Sequence[TransferRecord], raw: bool) -> None:
+    """The receiver's own responses, and what the peers' groups chosen for the same place mean for the update."""
     st.subheader(f"{safe_text.inline(label)} · own group · {group.successes}/{group.n} solved", anchor=False)
     if group.errors:
         note = f"{group.errors} responses could not be graded: the group never moves."
-    elif transfer is not None and not transfer.held_out:
-        grafted = any(response.refusal is None for response in transfer.responses)
-        note = "Replaced by the peer's group." if grafted else "Leaves the update: no peer response was admitted."
+    elif any(not transfer.held_out for transfer in transfers):
+        admitted = any(response.refusal is None for transfer in transfers for response in transfer.responses)
+        note = (
+            "Admitted peer responses enter the update for this prompt."
+            if admitted
+            else "No peer response was admitted for this prompt."
+        )
     elif group.mixed:
         note = "Part of the update."
     else:

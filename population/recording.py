@@ -31,7 +31,7 @@ def step_record(
     bytes_per_token: float | None,
 ) -> StepRecord:
     """The whole step as one record. ``bytes_per_token`` is the frozen scale of the reference normaliser."""
-    grafts = {(g.transfer.receiver, g.transfer.prompt): g for own in report.grafts.values() for g in own}
+    grafts = {graft.transfer: graft for own in report.grafts.values() for graft in own}
     return StepRecord(
         step=report.step,
         prompts=tuple(prompt_record(problem) for problem in problems),
@@ -44,7 +44,7 @@ def step_record(
                 t.value,
                 t.tie,
                 (t.receiver, t.prompt) in report.routing.held_out,
-                _grafted(grafts.get((t.receiver, t.prompt))),
+                _grafted(grafts.get(t)),
             )
             for t in report.routing.transfers
         ),

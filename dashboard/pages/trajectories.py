@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import streamlit as st
 
 from dashboard import charts, formats, frames, parts, responses, safe_text
 from dashboard.controls import Choice, Window, integer_parameter, parameter, slot_parameter
 from dashboard.source import Source
-from server.store.reader import GroupRecord, StoreError, Trajectory, TransferRow
+from server.store.reader import GroupRecord, PeerGroup, StoreError, Trajectory, TransferRow
 
 ANY = "any"
 VERDICTS = ("admitted", "refused", "held out")
@@ -35,6 +35,7 @@ class Place:
     step: int
     prompt: int
     receiver: str
+    source: str | None
     position: int | None
     newer: TransferRow | None
     older: TransferRow | None
@@ -94,8 +95,8 @@ def _newest() -> None:
 
 
 def _go(row: TransferRow, slots: dict[str, int]) -> None:
-    st.query_params.update(step=str(row.step), prompt=str(row.prompt), receiver=str(slots[row.receiver]))
-    st.query_params.pop("source", None)
+    places = {"receiver": slots[row.receiver], "source": slots[row.source]}
+    st.query_params.update(step=str(row.step), prompt=str(row.prompt), **{key: str(at) for key, at in places.items()})
 
 
 def _find(source: Source, window: Window, filters: Filters) -> tuple[Place | None, int]:
@@ -107,19 +108,23 @@ def _find(source: Source, window: Window, filters: Filters) -> tuple[Place | Non
         newest = _at(source, window, filters, 0)
         if newest is None:
             return None, total
-        return Place(newest.step, newest.prompt, newest.receiver, 0, None, _at(source, window, filters, 1)), total
+        older = _at(source, window, filters, 1)
+        return Place(newest.step, newest.prompt, newest.receiver, newest.source, 0, None, older), total
     receiver = source.info.members[slot].name
+    peer = slot_parameter("source", len(source.info.members))
+    giver = None if peer is None else source.info.members[peer].name
     later = 0
     if step < window.last:
         later = source.ask("transfers", step + 1, window.last, limit=1, **filters.options())[1]
     same, _ = source.ask("transfers", step, step, limit=STEP_ROWS, **filters.options())
-    inside = next((at for at, row in enumerate(same) if (row.prompt, row.receiver) == (prompt, receiver)), None)
+    here = [at for at, row in enumerate(same) if (row.prompt, row.receiver) == (prompt, receiver)]
+    inside = next((at for at in here if same[at].source == giver), here[0] if here else None)
     if inside is None or not window.first <= step <= window.last:
         newer, older = _at(source, window, filters, later - 1), _at(source, window, filters, later)
-        return Place(step, prompt, receiver, None, newer, older), total
+        return Place(step, prompt, receiver, giver, None, newer, older), total
     at = later + inside
     newer, older = _at(source, window, filters, at - 1), _at(source, window, filters, at + 1)
-    return Place(step, prompt, receiver, at, newer, older), total
+    return Place(step, prompt, receiver, same[inside].source, at, newer, older), total
 
 
 def _at(source: Source, window: Window, filters: Filters, position: int) -> TransferRow | None:
@@ -163,7 +168,13 @@ def _navigation(source: Source, place: Place, total: int) -> None:
 
 def _pin(run: str, place: Place, slots: dict[str, int]) -> None:
     st.session_state["run_choice"] = run
+    _put_in_address(place, slots)
+
+
+def _put_in_address(place: Place, slots: dict[str, int]) -> None:
     st.query_params.update(step=str(place.step), prompt=str(place.prompt), receiver=str(slots[place.receiver]))
+    if place.source is not None:
+        st.query_params["source"] = str(slots[place.source])
 
 
 def _group(source: Source, place: Place, raw: bool) -> None:
@@ -172,34 +183,59 @@ def _group(source: Source, place: Place, raw: bool) -> None:
         member.name: label for member, label in zip(source.info.members, parts.labels(source.info, 28), strict=True)
     }
     _prompt(trajectory, place, raw)
-    if trajectory.transfer is not None:
-        _gate(source, trajectory, labels)
-    peer = trajectory.source
-    giver = trajectory.source_member
-    if giver is None:
-        giver, peer = _asked_peer(source, place)
-    floor = responses.gate_floor(responses.exchange_settings(source.info.config)[0], trajectory.transfer)
+    if len(trajectory.peers) > 1:
+        _peer_choice(source, place, trajectory, labels)
+    peer = trajectory.peer(place.source)
+    transfer = None if peer is None else peer.transfer
+    if peer is not None:
+        _gate(source, peer, labels)
+    giver = place.source if peer is None else peer.transfer.source
+    group = _asked_group(source, place) if peer is None else peer.group
+    floor = responses.gate_floor(responses.exchange_settings(source.info.config)[0], transfer)
     left, right = st.columns(2)
     with left:
-        responses.own_group(trajectory.own, labels[place.receiver], trajectory.transfer, raw)
+        routed = [one.transfer for one in trajectory.peers]
+        responses.own_group(trajectory.own, labels[place.receiver], routed, raw)
     with right:
-        if giver is None or peer is None:
+        if giver is None or group is None:
             st.subheader("No peer group", anchor=False)
             st.caption("No group was routed to this place in this step.")
         else:
-            responses.peer_group(peer, labels[giver], trajectory.transfer, floor, raw)
+            responses.peer_group(group, labels[giver], transfer, floor, raw)
 
 
-def _asked_peer(source: Source, place: Place) -> tuple[str | None, GroupRecord | None]:
+def _peer_choice(source: Source, place: Place, trajectory: Trajectory, labels: dict[str, str]) -> None:
+    """Which of several peers' groups is shown beside the receiver's."""
+    slots = {member.name: slot for slot, member in enumerate(source.info.members)}
+    names = [peer.transfer.source for peer in trajectory.peers]
+    shown = trajectory.peer(place.source)
+    assert shown is not None
+    key = f"peer_{place.step}_{place.prompt}_{slots[place.receiver]}_{slots[shown.transfer.source]}"
+    st.segmented_control(
+        f"Peers ({len(names)})",
+        names,
+        default=shown.transfer.source,
+        format_func=lambda name: labels[name],
+        required=True,
+        key=key,
+        on_change=_show_peer,
+        args=(key, place, slots),
+        help="Several peers' groups were chosen for this place; each has its own gate.",
+    )
+
+
+def _show_peer(key: str, place: Place, slots: dict[str, int]) -> None:
+    _put_in_address(replace(place, source=st.session_state[key]), slots)
+
+
+def _asked_group(source: Source, place: Place) -> GroupRecord | None:
     """The group of the peer the address names, when nothing was routed here."""
-    slot = slot_parameter("source", len(source.info.members))
-    if slot is None or source.info.members[slot].name == place.receiver:
-        return None, None
-    name = source.info.members[slot].name
+    if place.source is None or place.source == place.receiver:
+        return None
     try:
-        return name, source.ask("trajectory", place.step, place.prompt, name).own
+        return source.ask("trajectory", place.step, place.prompt, place.source).own
     except StoreError:
-        return None, None
+        return None
 
 
 def _prompt(trajectory: Trajectory, place: Place, raw: bool) -> None:
@@ -216,10 +252,9 @@ def _prompt(trajectory: Trajectory, place: Place, raw: bool) -> None:
         responses.text(prompt.text, raw)
 
 
-def _gate(source: Source, trajectory: Trajectory, labels: dict[str, str]) -> None:
+def _gate(source: Source, peer: PeerGroup, labels: dict[str, str]) -> None:
     """What was transferred, why, and what the gate made of it."""
-    transfer = trajectory.transfer
-    assert transfer is not None
+    transfer = peer.transfer
     receiver, giver = (safe_text.inline(labels[name]) for name in (transfer.receiver, transfer.source))
     floor, normaliser = responses.exchange_settings(source.info.config)
     floor = responses.gate_floor(floor, transfer)
@@ -243,7 +278,7 @@ def _gate(source: Source, trajectory: Trajectory, labels: dict[str, str]) -> Non
             lines += [f"s normalised by: {normaliser}", gate]
             st.caption("  \n".join(lines))
         with strip:
-            rewards = [response.reward for response in trajectory.source.responses] if trajectory.source else []
+            rewards = [response.reward for response in peer.group.responses] if peer.group else []
             shown = frames.gate_frames(transfer, rewards, floor)
             if len(shown["responses"]):
                 parts.chart(charts.gate_strip(parts.colours()), key="trajectory_gate", **shown)

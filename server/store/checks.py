@@ -29,7 +29,8 @@ def check_step(step: StepRecord, slots: Mapping[str, int]) -> None:
         raise StoreError(f"store: {where}: {len(step.groups)} groups, more than {(1 << ORDINAL_BITS) - 1}")
     _distinct((prompt.key for prompt in step.prompts), f"{where}: prompt")
     _distinct(((group.member, group.prompt) for group in step.groups), f"{where}: group")
-    _distinct(((transfer.receiver, transfer.prompt) for transfer in step.transfers), f"{where}: transfer")
+    _distinct(((one.receiver, one.prompt, one.source) for one in step.transfers), f"{where}: transfer")
+    _check_controls(step.transfers, where)
     _distinct(((metric.member, metric.name) for metric in step.metrics), f"{where}: metric")
     known = {prompt.key for prompt in step.prompts}
     for group in step.groups:
@@ -67,6 +68,16 @@ def _check_transfer(transfer: TransferRecord, prompts: set[int], slots: Mapping[
     if transfer.held_out and transfer.responses:
         raise StoreError(f"store: {what}: held out, yet it has {len(transfer.responses)} responses")
     _distinct((response.index for response in transfer.responses), f"{what}: response")
+
+
+def _check_controls(transfers: Iterable[TransferRecord], where: str) -> None:
+    """StoreError where one source's group is withheld from a place that another's is grafted into: no control."""
+    withheld: dict[tuple[str, int], bool] = {}
+    for one in transfers:
+        if withheld.setdefault((one.receiver, one.prompt), one.held_out) != one.held_out:
+            raise StoreError(
+                f"store: {where}: {one.receiver} on prompt {one.prompt} is held out for one source and not for another"
+            )
 
 
 def check_evaluation(record: EvaluationRecord, slots: Mapping[str, int]) -> None:

@@ -123,10 +123,14 @@ def count_step(
     pair, pair_sums = _count_pairs(step, slots, transfers)
     pair[..., PAIR_COUNTS.index("both_attempted_fail")] = _off_diagonal(all_fail, attempted)
     pair[..., PAIR_COUNTS.index("solved")] = _off_diagonal(all_fail, solved)
-    for transfer, gate in zip(step.transfers, transfers, strict=True):
-        receiver = slots[transfer.receiver]
-        member[receiver, name["held_out"]] += transfer.held_out
-        member[receiver, name["received"]] += gate.admitted > 0
+    # A place that several sources give to is one place to its receiver, and one transfer to each pair.
+    gates = list(zip(step.transfers, transfers, strict=True))
+    for label, places in (
+        ("held_out", {(one.receiver, one.prompt) for one, _ in gates if one.held_out}),
+        ("received", {(one.receiver, one.prompt) for one, gate in gates if gate.admitted}),
+    ):
+        for receiver, _ in places:
+            member[slots[receiver], name[label]] += 1
     return StepCounts(list(column), attempted, all_fail, solved, member, pair, pair_sums)
 
 

@@ -27,7 +27,7 @@ def content_digest(step: StepRecord) -> bytes:
         _text(digest, f"prompt {prompt.key}", prompt.text, prompt.answer)
     for group in sorted(step.groups, key=lambda group: (group.member, group.prompt)):
         _group(digest, group)
-    for transfer in sorted(step.transfers, key=lambda transfer: (transfer.receiver, transfer.prompt)):
+    for transfer in sorted(step.transfers, key=lambda one: (one.receiver, one.prompt, one.source)):
         _transfer(digest, transfer)
     for metric in sorted(step.metrics, key=lambda metric: (metric.member or "", metric.name)):
         if not is_timing(metric.name):

@@ -14,7 +14,7 @@ from server.store.read_runs import RunKey, or_nan
 from server.store.read_windows import pair_at
 from server.store.records import GraftedRecord, GroupRecord, PromptRecord, StoreError, TransferRecord
 from server.store.trajectories import read_group
-from server.store.views import Outcome, PromptRow, Trajectory, TransferRow, TransferVerdict
+from server.store.views import Outcome, PeerGroup, PromptRow, Trajectory, TransferRow, TransferVerdict
 
 _CHUNK = 500
 
@@ -138,12 +138,12 @@ def transfers(
         wanted += (
             [] if verdict == "held out" else [table.c.admitted > 0 if verdict == "admitted" else table.c.admitted == 0]
         )
-    newest_first = (table.c.step.desc(), table.c.receiver, table.c.prompt)
+    newest_first = (table.c.step.desc(), table.c.receiver, table.c.prompt, table.c.source)
     page = select(table).where(*wanted).order_by(*newest_first).limit(limit).offset(offset).subquery()
     rows = connection.execute(
         select(page, prompt.c.text)
         .join(prompt, prompt.c.key == page.c.prompt)
-        .order_by(page.c.step.desc(), page.c.receiver, page.c.prompt)
+        .order_by(page.c.step.desc(), page.c.receiver, page.c.prompt, page.c.source)
     )
     return [_transfer_row(key, row) for row in rows], _transfer_total(
         connection, key, low, high, receiver, source, verdict
@@ -201,11 +201,11 @@ def trajectory(connection: Connection, key: RunKey, root: Path, step: int, promp
         raise StoreError(
             f"store: run {key.uid} has no group of {key.members[receiver]} on prompt {prompt} in step {step}"
         )
-    transfer = _transfer(connection, key, step, prompt, receiver)
-    if transfer is None:
-        return Trajectory(described, own, None, None, None)
-    source = _group(connection, key, root, step, prompt, key.slot(transfer.source))
-    return Trajectory(described, own, transfer.source, source, transfer)
+    peers = (
+        PeerGroup(transfer, _group(connection, key, root, step, prompt, key.slot(transfer.source)))
+        for transfer in _transfers_to(connection, key, step, prompt, receiver)
+    )
+    return Trajectory(described, own, tuple(peers))
 
 
 def _group(connection: Connection, key: RunKey, root: Path, step: int, prompt: int, member: int) -> GroupRecord | None:
@@ -221,25 +221,14 @@ def _group(connection: Connection, key: RunKey, root: Path, step: int, prompt: i
     return None if row is None else read_group(root, row.path, row.shard_row, key.members[member])
 
 
-def _transfer(connection: Connection, key: RunKey, step: int, prompt: int, receiver: int) -> TransferRecord | None:
+def _transfers_to(connection: Connection, key: RunKey, step: int, prompt: int, receiver: int) -> list[TransferRecord]:
+    """Every transfer to one place, with its responses, in the order of the sources' slots."""
     table, part = schema.transfers, schema.grafted
     place = {"run": key.id, "step": step, "receiver": receiver, "prompt": prompt}
-    row = connection.execute(
-        select(table).where(*(table.c[name] == value for name, value in place.items()))
-    ).one_or_none()
-    if row is None:
-        return None
-    parts = connection.execute(
-        select(part).where(*(part.c[name] == value for name, value in place.items())).order_by(part.c.index)
-    ).mappings()
-    return TransferRecord(
-        receiver=key.members[receiver],
-        source=key.members[row.source],
-        prompt=prompt,
-        value=or_nan(row.value),
-        tie=bool(row.tie),
-        held_out=bool(row.held_out),
-        responses=tuple(
+    here = [select(one).where(*(one.c[name] == value for name, value in place.items())) for one in (table, part)]
+    responses: dict[int, list[GraftedRecord]] = {}
+    for one in connection.execute(here[1].order_by(part.c.source, part.c.index)).mappings():
+        responses.setdefault(one["source"], []).append(
             GraftedRecord(
                 index=one["index"],
                 s=one["s"],
@@ -250,6 +239,16 @@ def _transfer(connection: Connection, key: RunKey, step: int, prompt: int, recei
                 source_tokens=one["source_tokens"],
                 source_logprob=one["source_logprob"],
             )
-            for one in parts
-        ),
-    )
+        )
+    return [
+        TransferRecord(
+            receiver=key.members[receiver],
+            source=key.members[row.source],
+            prompt=prompt,
+            value=or_nan(row.value),
+            tie=bool(row.tie),
+            held_out=bool(row.held_out),
+            responses=tuple(responses.get(row.source, ())),
+        )
+        for row in connection.execute(here[0].order_by(table.c.source))
+    ]

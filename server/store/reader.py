@@ -34,6 +34,7 @@ from server.store.schema import WHOLE_RUN
 from server.store.views import (
     EvaluationSummary,
     EventInfo,
+    PeerGroup,
     PromptRow,
     RunInfo,
     Trajectory,
@@ -42,9 +43,9 @@ from server.store.views import (
 )
 
 __all__ = [
-    "EvaluationSummary", "EventInfo", "EventRecord", "GraftedRecord", "GroupRecord", "MemberRecord", "PromptRecord",
-    "PromptRow", "Reader", "ResponseRecord", "RunInfo", "SchemaError", "StoreError", "Trajectory", "TransferRecord",
-    "TransferRow", "TransferVerdict", "open_reader",
+    "EvaluationSummary", "EventInfo", "EventRecord", "GraftedRecord", "GroupRecord", "MemberRecord", "PeerGroup",
+    "PromptRecord", "PromptRow", "Reader", "ResponseRecord", "RunInfo", "SchemaError", "StoreError", "Trajectory",
+    "TransferRecord", "TransferRow", "TransferVerdict", "open_reader",
 ]  # fmt: skip
 
 
@@ -132,8 +133,9 @@ class Reader:
         """[N] each.
 
         groups, all_fail, mixed, all_solved, errors (responses nobody could grade), rollouts, successes,
-        response_tokens, truncated, received (routed groups with an admitted response), held_out, rescuable (all-fail
-        with a mixed peer), any_peer (all-fail with a peer that solved at least once).
+        response_tokens, truncated, received (own groups some peer's response was admitted for), held_out (own groups a
+        peer was withheld from), rescuable (all-fail with a mixed peer), any_peer (all-fail with a peer that solved at
+        least once). An own group that several sources give to counts once here, and once in each pair of pair_counts.
         """
         with self._run(run) as (connection, key):
             edges = read_windows.window(key, first_step, last_step)
@@ -259,7 +261,7 @@ class Reader:
             )
 
     def trajectory(self, run: str, step: int, prompt: int, receiver: str) -> Trajectory:
-        """A receiver's group with its responses, and the routed peer's. StoreError when the group is not stored."""
+        """A receiver's group with its responses, and every group routed to it. StoreError when it is not stored."""
         with self._run(run) as (connection, key):
             root = self._location.trajectories
             return read_rows.trajectory(connection, key, root, step, prompt, key.slot(receiver))

@@ -143,13 +143,15 @@ def transfer_rows(
     transfers: Rows = []
     grafted: Rows = []
     for transfer, gate in zip(step.transfers, facts, strict=True):
-        key = {"run": run, "step": step.step, "receiver": slots[transfer.receiver], "prompt": transfer.prompt}
+        key = {
+            "run": run, "step": step.step, "receiver": slots[transfer.receiver], "prompt": transfer.prompt,
+            "source": slots[transfer.source],
+        }  # fmt: skip
         transfers.append(
             {
-                **key, "source": slots[transfer.source], "value": finite(transfer.value), "tie": bool(transfer.tie),
-                "held_out": bool(transfer.held_out), "responses": gate.responses, "admitted": gate.admitted,
-                "refused_floor": gate.refused_floor, "refused_other": gate.refused_other, "n_s": gate.n_s,
-                "sum_s": gate.sum_s, "sum_w": gate.sum_w,
+                **key, "value": finite(transfer.value), "tie": bool(transfer.tie), "held_out": bool(transfer.held_out),
+                "responses": gate.responses, "admitted": gate.admitted, "refused_floor": gate.refused_floor,
+                "refused_other": gate.refused_other, "n_s": gate.n_s, "sum_s": gate.sum_s, "sum_w": gate.sum_w,
             }
         )  # fmt: skip
         grafted.extend(

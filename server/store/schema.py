@@ -26,7 +26,7 @@ from server.store.counts import MEMBER_COUNTS, PAIR_COUNTS, PAIR_SUMS
 
 VERSION_TABLE = "graft_alembic_version"
 # Every schema version this program knows, oldest first; the last is the one it reads and writes.
-VERSIONS = ("0001",)
+VERSIONS = ("0001", "0002")
 
 RUN_BITS, STEP_BITS, ORDINAL_BITS = 13, 22, 18
 # A member-less metric belongs to the whole run.
@@ -189,6 +189,7 @@ patterns = Table(
     sqlite_with_rowid=False,
 )
 
+# A receiver may get the groups of several sources on one prompt.
 transfers = Table(
     "transfers",
     metadata,
@@ -196,7 +197,7 @@ transfers = Table(
     _key("step"),
     _key("receiver", SmallInteger),
     _key("prompt", Big),
-    Column("source", SmallInteger, nullable=False),
+    _key("source", SmallInteger),
     Column("value", Double),
     Column("tie", Boolean, nullable=False),
     Column("held_out", Boolean, nullable=False),
@@ -217,6 +218,7 @@ grafted = Table(
     _key("step"),
     _key("receiver", SmallInteger),
     _key("prompt", Big),
+    _key("source", SmallInteger),
     _key("index", SmallInteger),
     Column("s", Double),
     Column("weight", Double),

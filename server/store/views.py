@@ -33,6 +33,15 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupCounts:
+    """How one group was judged: `successes` of its `n` responses are right, `errors` could not be graded."""
+
+    n: int
+    successes: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
 class PromptRow:
     """A prompt the receiver failed wholly and the source solved.
 
@@ -75,14 +84,25 @@ class TransferRow:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PeerGroup:
+    """A group routed to a receiver, None where the source's group is not stored; and what the gate made of it."""
+
+    transfer: TransferRecord
+    group: GroupRecord | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
-    """One receiver's group on one prompt, and beside it the peer's group when one was routed (held out included)."""
+    """One receiver's group on one prompt, and the peers' groups routed to it (held out included), in slot order."""
 
     prompt: PromptRecord
     own: GroupRecord
-    source_member: str | None
-    source: GroupRecord | None
-    transfer: TransferRecord | None
+    peers: tuple[PeerGroup, ...]
+
+    def peer(self, source: str | None = None) -> PeerGroup | None:
+        """What `source` gave; without a name, or where that member gave nothing, what the first peer gave, if any."""
+        named = (peer for peer in self.peers if peer.transfer.source == source)
+        return next(named, self.peers[0] if self.peers else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ def test_trajectories_show_what_the_gate_said_about_every_response(opened, store
         rows, _ = store.transfers("latest", 1, 12, verdict="admitted", limit=500)
         row = next(row for row in rows if row.refused_floor and row.admitted)
         names = [member.name for member in store.run("latest").members]
-        transfer = store.trajectory("latest", row.step, row.prompt, row.receiver).transfer
+        transfer = store.trajectory("latest", row.step, row.prompt, row.receiver).peers[0].transfer
     slot = str(names.index(row.receiver))
     page = opened(stores["plain"], "trajectories", step=str(row.step), prompt=str(row.prompt), receiver=slot)
     shown = texts(page)

@@ -150,10 +150,11 @@ def _count_transfers(
     pair: dict[tuple[int, int], dict[str, float]],
 ) -> list[str]:  # fmt: skip
     faults: list[str] = []
+    received: dict[tuple[int, int], dict[str, int]] = defaultdict(lambda: {"held_out": 0, "received": 0})
     for row in connection.execute("SELECT * FROM transfers WHERE run = ? AND step = ?", (run, step)).fetchall():
         parts = connection.execute(
-            "SELECT * FROM grafted WHERE run = ? AND step = ? AND receiver = ? AND prompt = ?",
-            (run, step, row["receiver"], row["prompt"]),
+            "SELECT * FROM grafted WHERE run = ? AND step = ? AND receiver = ? AND prompt = ? AND source = ?",
+            (run, step, row["receiver"], row["prompt"], row["source"]),
         ).fetchall()
         admitted = [one for one in parts if one["refusal"] is None]
         scored = [one["s"] for one in parts if one["s"] is not None]
@@ -173,8 +174,12 @@ def _count_transfers(
             counts[name] += value
         counts["held_out" if row["held_out"] else "routed"] += 1
         counts["grafted"] += bool(admitted)
-        member[row["receiver"]]["held_out"] += row["held_out"]
-        member[row["receiver"]]["received"] += bool(admitted)
+        given = received[row["receiver"], row["prompt"]]
+        given["held_out"] = max(given["held_out"], row["held_out"])
+        given["received"] = max(given["received"], bool(admitted))
+    for (receiver, _), given in received.items():
+        for name, value in given.items():
+            member[receiver][name] += value
     return faults
 
 

@@ -63,6 +63,8 @@ class Scenario:
     held_out_share: float = 0.1
     error_share: float = 0.01
     nan_loss_at: int | None = None
+    # How many peers may give to one place.
+    sources: int = 1
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -133,19 +135,22 @@ class Scenario:
             sources = [peer for peer in groups if peer.prompt == group.prompt and peer.mixed] if group.all_fail else []
             if not sources or rng.random() < 0.2:
                 continue
-            source = max(sources, key=lambda peer: peer.successes)
             held_out = bool(rng.random() < self.held_out_share)
-            # Some groups suit the receiver badly as a whole.
-            fit = 0.3 if rng.random() < 0.15 else 1.1
-            moved = () if held_out else source.responses
-            grafted = tuple(self._grafted(rng, fit, i, one) for i, one in enumerate(moved))
-            value = source.successes / source.n
-            transfers.append(
-                TransferRecord(
-                    group.member, source.member, group.prompt, value, bool(rng.random() < 0.2), held_out, grafted
-                )
-            )
+            ranked = sorted(sources, key=lambda peer: -peer.successes)[: self.sources]
+            transfers += [self._transfer(rng, group, source, held_out) for source in ranked]
         return tuple(transfers)
+
+    def _transfer(
+        self, rng: np.random.Generator, group: GroupRecord, source: GroupRecord, held_out: bool
+    ) -> TransferRecord:
+        # Some groups suit the receiver badly as a whole.
+        fit = 0.3 if rng.random() < 0.15 else 1.1
+        moved = () if held_out else source.responses
+        grafted = tuple(self._grafted(rng, fit, i, one) for i, one in enumerate(moved))
+        value = source.successes / source.n
+        return TransferRecord(
+            group.member, source.member, group.prompt, value, bool(rng.random() < 0.2), held_out, grafted
+        )
 
     def _grafted(self, rng: np.random.Generator, fit: float, index: int, source: ResponseRecord) -> GraftedRecord:
         length, total = len(source.token_ids), float(source.logprobs.sum())
@@ -257,6 +262,7 @@ def make_store(
     nan_loss_at: int | None = None,
     tokens: int = 25,
     total_steps: int | None = None,
+    sources: int = 1,
 ) -> str:
     """Make (or add a run to) `folder`/store.db and return its URL.
 
@@ -264,7 +270,17 @@ def make_store(
     `nan_loss_at` is a step whose first member has a loss that is not a number.
     """
     scenario = Scenario(
-        members, total_steps or steps, prompts, n, seed, tokens, uid, name, method, nan_loss_at=nan_loss_at
+        members,
+        total_steps or steps,
+        prompts,
+        n,
+        seed,
+        tokens,
+        uid,
+        name,
+        method,
+        nan_loss_at=nan_loss_at,
+        sources=sources,
     )
     url = locate(str(Path(folder) / "store.db")).url
     writer = open_writer(url)

@@ -163,6 +163,10 @@ def test_ids_fit_in_53_bits() -> None:
     assert group_id(1, 2, 3) < group_id(1, 3, 0) < group_id(2, 0, 0)
 
 
+def _third(transfer: TransferRecord) -> str:
+    return next(name for name in SCENARIO.names if name not in (transfer.receiver, transfer.source))
+
+
 def _broken_steps() -> dict[str, StepRecord]:
     step = SCENARIO.step(1)
     group, transfer = step.groups[0], next(one for one in step.transfers if one.responses)
@@ -176,6 +180,10 @@ def _broken_steps() -> dict[str, StepRecord]:
         "receives from itself": replace(step, transfers=(replace(transfer, source=transfer.receiver),)),
         "held out, yet": replace(step, transfers=(replace(transfer, held_out=True),)),
         "transfer": replace(step, transfers=(transfer, transfer)),
+        "held out for one source and not for another": replace(
+            step,
+            transfers=(transfer, replace(transfer, source=_third(transfer), held_out=True, responses=())),
+        ),
         "response 0 is there twice": replace(
             step, transfers=(replace(transfer, responses=(transfer.responses[0], transfer.responses[0])),)
         ),
@@ -270,9 +278,9 @@ def test_a_transfer_whose_value_is_no_number_is_read_back_as_none_known(writer: 
     group, peer = step.groups[0], SCENARIO.names[1]
     writer.commit(replace(step, transfers=(TransferRecord(group.member, peer, group.prompt, math.nan, False, True),)))
     with open_reader(url) as reader:
-        transfer = reader.trajectory("latest", 1, group.prompt, group.member).transfer
-    assert transfer is not None
-    assert math.isnan(transfer.value)
+        peer = reader.trajectory("latest", 1, group.prompt, group.member).peer()
+    assert peer is not None
+    assert math.isnan(peer.transfer.value)
 
 
 def test_prompts_recorded_outside_a_step_can_be_looked_up(writer: Writer, url: str) -> None:

@@ -76,6 +76,27 @@ def test_counts_of_a_small_step_are_those_worked_out_by_hand(small_step: StepRec
     assert masks(counts.all_fail) == [0b010, 0b011, 0b010]
 
 
+def test_a_place_that_two_sources_give_to_is_one_place_and_two_transfers() -> None:
+    groups = (_group("a", 1, [1, 0]), _group("b", 1, [0, 0]), _group("c", 1, [1, 0]))
+    kept, dropped = _grafted(0, 0.9, 0.9, None), _grafted(0, 0.5, 0.0, "floor")
+    transfers = (
+        TransferRecord("b", "a", 1, 0.5, False, False, (kept,)),
+        TransferRecord("b", "c", 1, 0.5, False, False, (kept, dropped)),
+    )
+    slots = {"a": 0, "b": 1, "c": 2}
+    for held_out in (False, True):
+        moved = tuple(replace(one, held_out=True, responses=()) if held_out else one for one in transfers)
+        step = StepRecord(1, (), groups, moved)
+        counts = count_step(step, slots, [group_facts(one) for one in groups], [transfer_facts(one) for one in moved])
+        member = dict(zip(MEMBER_COUNTS, counts.member[1].tolist(), strict=True))
+        assert (member["received"], member["held_out"]) == ((0, 1) if held_out else (1, 0))
+        for source, responses in (("a", 1), ("c", 2)):
+            pair = dict(zip(PAIR_COUNTS, counts.pair[1, slots[source]].tolist(), strict=True))
+            routed = not held_out
+            assert (pair["routed"], pair["grafted"], pair["held_out"]) == (routed, routed, held_out)
+            assert pair["responses"] == responses * routed
+
+
 def test_a_group_nobody_could_grade_is_neither_all_fail_nor_mixed() -> None:
     assert not _group("a", 1, [0, 0], ungraded=1).all_fail
     assert not _group("a", 1, [1, 0], ungraded=1).mixed
@@ -103,7 +124,7 @@ def test_a_compatibility_that_is_no_number_enters_no_sum() -> None:
 def test_every_stored_count_equals_its_recomputation_from_raw_rows_and_shards(
     tmp_path: Path, members: int, seed: int
 ) -> None:
-    make_store(tmp_path, members=members, steps=6, prompts=10, n=4, seed=seed, nan_loss_at=3)
+    make_store(tmp_path, members=members, steps=6, prompts=10, n=4, seed=seed, nan_loss_at=3, sources=members)
     assert audit(tmp_path / "store.db") == []
 
 

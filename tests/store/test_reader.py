@@ -217,12 +217,40 @@ def test_a_trajectory_is_read_back_exactly(reader: Reader) -> None:
     for step in STEPS[::5]:
         for transfer in step.transfers:
             seen = reader.trajectory("latest", step.step, transfer.prompt, transfer.receiver)
-            assert seen.transfer == transfer
+            (peer,) = seen.peers
+            assert peer.transfer == transfer
             assert seen.prompt == next(prompt for prompt in step.prompts if prompt.key == transfer.prompt)
-            assert seen.source_member == transfer.source
-            for found, name in ((seen.own, transfer.receiver), (seen.source, transfer.source)):
+            for found, name in ((seen.own, transfer.receiver), (peer.group, transfer.source)):
                 written = next(one for one in step.groups if one.member == name and one.prompt == transfer.prompt)
                 _same_group(found, written)
+
+
+def test_every_source_of_a_place_is_read_back(tmp_path: Path) -> None:
+    scenario = Scenario(members=4, steps=3, prompts=20, n=4, sources=3)
+    url = make_store(tmp_path, members=4, steps=3, prompts=20, n=4, sources=3)
+    several = 0
+    with open_reader(url) as reader:
+        for number in (1, 2, 3):
+            step = scenario.step(number)
+            rows, total = reader.transfers("latest", number, number, limit=1000)
+            assert len(rows) == total == len(step.transfers)
+            for place in {(one.prompt, one.receiver) for one in step.transfers}:
+                written = [one for one in step.transfers if (one.prompt, one.receiver) == place]
+                seen = reader.trajectory("latest", number, *place)
+                assert [peer.transfer for peer in seen.peers] == sorted(
+                    written, key=lambda one: scenario.names.index(one.source)
+                )
+                for one in written:
+                    peer = seen.peer(one.source)
+                    assert peer is not None
+                    assert peer.transfer == one
+                    assert peer.group is not None
+                    assert peer.group.member == one.source
+                assert seen.peer("nobody") is seen.peer() is seen.peers[0]
+                several += len(written) > 1
+            received = reader.member_counts("latest", number, number)["received"].sum()
+            assert received <= reader.pair_counts("latest", number, number)["grafted"].sum()
+    assert several > 5
 
 
 def _same_group(found, written) -> None:
@@ -239,7 +267,7 @@ def _same_group(found, written) -> None:
 def test_a_group_without_a_transfer_is_shown_alone(reader: Reader) -> None:
     solved = next(group for group in STEPS[0].groups if group.successes)
     seen = reader.trajectory("latest", 1, solved.prompt, solved.member)
-    assert (seen.source_member, seen.source, seen.transfer) == (None, None, None)
+    assert (seen.peers, seen.peer()) == ((), None)
     with pytest.raises(StoreError, match="no group of"):
         reader.trajectory("latest", 1, 12345, solved.member)
     with pytest.raises(StoreError, match="no member 'nobody'"):

@@ -26,12 +26,13 @@ from tests.store.audit import audit
 from tests.store.synthetic import make_store
 
 ROOT = Path(__file__).parents[2]
-SECOND = """
+NEWEST = schema.VERSIONS[-1]
+NEXT = f"""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "9000"
+down_revision = "{NEWEST}"
 
 
 def upgrade() -> None:
@@ -39,7 +40,7 @@ def upgrade() -> None:
         table.add_column(sa.Column("note", sa.Text(), nullable=False, server_default="none"))
         table.alter_column("message", nullable=True)
 """
-BROKEN = SECOND + '    op.execute("INSERT INTO no_such_table VALUES (1)")\n'
+BROKEN = NEXT + '    op.execute("INSERT INTO no_such_table VALUES (1)")\n'
 
 
 def _migrated(path: Path) -> Engine:
@@ -96,14 +97,14 @@ def test_the_tables_can_be_made_on_postgresql_too() -> None:
 
 @pytest.fixture
 def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store of schema 0001 under a program that has a 0002."""
+    """A store of today's schema under a program that has one more."""
     url = make_store(tmp_path, steps=2, prompts=3, n=2)
     scripts = tmp_path / "migrations"
     shutil.copytree(upgrade.MIGRATIONS, scripts)
-    (scripts / "versions" / "0002_note.py").write_text(SECOND)
+    (scripts / "versions" / "9000_note.py").write_text(NEXT)
     monkeypatch.setattr(upgrade, "MIGRATIONS", scripts)
     for module in (upgrade, connections):
-        monkeypatch.setattr(module, "VERSIONS", ("0001", "0002"))
+        monkeypatch.setattr(module, "VERSIONS", (*schema.VERSIONS, "9000"))
     return url
 
 
@@ -111,7 +112,7 @@ def test_an_older_store_is_left_alone_and_the_upgrade_command_named(older: str, 
     before = (tmp_path / "store.db").read_bytes()
     for opening in (open_reader, open_writer):
         with pytest.raises(
-            SchemaError, match=f"has schema 0001, this program needs 0002; run: graft db upgrade {older}"
+            SchemaError, match=f"has schema {NEWEST}, this program needs 9000; run: graft db upgrade {older}"
         ):
             opening(older)
     assert (tmp_path / "store.db").read_bytes() == before
@@ -120,13 +121,13 @@ def test_an_older_store_is_left_alone_and_the_upgrade_command_named(older: str, 
 def test_an_upgrade_backs_up_and_then_migrates(older: str, tmp_path: Path) -> None:
     backup = upgrade.upgrade(older)
     assert backup is not None
-    assert backup.name.startswith("store.db.schema-0001.")
+    assert backup.name.startswith(f"store.db.schema-{NEWEST}.")
     with open_reader(older) as reader:
         assert reader.run("latest").last_step == 2
     assert audit(tmp_path / "store.db") == []
     upgraded, kept = sqlite3.connect(tmp_path / "store.db"), sqlite3.connect(backup)
     assert upgraded.execute("SELECT note FROM runs").fetchall() == [("none",)]
-    assert kept.execute(f"SELECT version_num FROM {schema.VERSION_TABLE}").fetchall() == [("0001",)]
+    assert kept.execute(f"SELECT version_num FROM {schema.VERSION_TABLE}").fetchall() == [(NEWEST,)]
     assert (
         kept.execute("SELECT count(*) FROM groups").fetchone()
         == upgraded.execute("SELECT count(*) FROM groups").fetchone()
@@ -136,12 +137,62 @@ def test_an_upgrade_backs_up_and_then_migrates(older: str, tmp_path: Path) -> No
     assert upgrade.upgrade(older) is None
 
 
+def _first_schema(path: Path, like: Path) -> None:
+    """A store of schema 0001 with the rows of a present one, whose places have one source each."""
+    engine = writer_engine(locate(str(path)), references=False)
+    with engine.begin() as connection:
+        command.upgrade(upgrade.migration_config(connection), "0001")
+    engine.dispose()
+    database = sqlite3.connect(path)
+    database.execute("ATTACH ? AS newer", (str(like),))
+    for table in schema.metadata.sorted_tables:
+        names = ", ".join(f'"{row[1]}"' for row in database.execute(f"PRAGMA main.table_info({table.name})"))
+        database.execute(f"INSERT INTO main.{table.name} ({names}) SELECT {names} FROM newer.{table.name}")
+    database.commit()
+    database.close()
+
+
+def test_a_store_of_the_first_schema_is_upgraded_with_all_its_rows(tmp_path: Path) -> None:
+    make_store(tmp_path / "new", members=3, steps=4, prompts=12, n=4, nan_loss_at=2)
+    (tmp_path / "old").mkdir()
+    database = tmp_path / "old" / "store.db"
+    _first_schema(database, tmp_path / "new" / "store.db")
+    shutil.copytree(tmp_path / "new" / "store_trajectories", tmp_path / "old" / "store_trajectories")
+    with pytest.raises(SchemaError, match=f"has schema 0001, this program needs {NEWEST}"):
+        open_reader(str(database))
+    assert upgrade.upgrade(str(database)) is not None
+    assert audit(database) == []
+    old, new = sqlite3.connect(database), sqlite3.connect(tmp_path / "new" / "store.db")
+    for table in schema.metadata.sorted_tables:
+        rows = [one.execute(f"SELECT * FROM {table.name}").fetchall() for one in (old, new)]
+        assert sorted(map(repr, rows[0])) == sorted(map(repr, rows[1])), table.name
+    assert old.execute("SELECT count(*) FROM grafted").fetchone()[0] > 50
+    made = [one.execute("SELECT sql FROM sqlite_master WHERE name = 'grafted'").fetchone()[0] for one in (old, new)]
+    assert all(sql.rstrip().endswith("WITHOUT ROWID") for sql in made)
+    old.close()
+    new.close()
+
+
+def test_a_response_without_its_transfer_stops_the_upgrade(tmp_path: Path) -> None:
+    make_store(tmp_path / "new", steps=1, prompts=12, n=4)
+    database = tmp_path / "store.db"
+    _first_schema(database, tmp_path / "new" / "store.db")
+    broken = sqlite3.connect(database)
+    broken.execute("DELETE FROM transfers")
+    broken.commit()
+    before = broken.execute("SELECT count(*) FROM grafted").fetchone()
+    with pytest.raises(StoreError, match=r"grafted\.source"):
+        upgrade.upgrade(str(database))
+    assert broken.execute("SELECT count(*) FROM grafted").fetchone() == before
+    broken.close()
+
+
 def test_an_upgrade_that_fails_changes_nothing(older: str, tmp_path: Path) -> None:
-    (tmp_path / "migrations" / "versions" / "0002_note.py").write_text(BROKEN)
+    (tmp_path / "migrations" / "versions" / "9000_note.py").write_text(BROKEN)
     with pytest.raises(StoreError, match="no such table: no_such_table"):
         upgrade.upgrade(older)
     database = sqlite3.connect(tmp_path / "store.db")
-    assert database.execute(f"SELECT version_num FROM {schema.VERSION_TABLE}").fetchall() == [("0001",)]
+    assert database.execute(f"SELECT version_num FROM {schema.VERSION_TABLE}").fetchall() == [(NEWEST,)]
     assert "note" not in [row[1] for row in database.execute("PRAGMA table_info(runs)")]
     database.close()
 
@@ -159,11 +210,11 @@ def test_an_upgrade_is_refused_while_a_run_is_being_written(older: str, tmp_path
 def test_a_newer_store_is_refused_by_version(tmp_path: Path) -> None:
     url = make_store(tmp_path, steps=1, prompts=2, n=2)
     database = sqlite3.connect(tmp_path / "store.db")
-    database.execute(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0099'")
+    database.execute(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'")
     database.commit()
     database.close()
     for opening in (open_reader, open_writer, upgrade.upgrade):
-        with pytest.raises(SchemaError, match="has schema 0099, newer than this program's 0001; update graft"):
+        with pytest.raises(SchemaError, match=f"has schema 9999, newer than this program's {NEWEST}; update graft"):
             opening(url)
 
 
