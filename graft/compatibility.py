@@ -41,12 +41,30 @@ def normalised_compatibility(
     """
     receiver = _logprobs(receiver_logprobs, "receiver")
     source = _logprobs(source_logprobs, "source")
+    return compatibility_of_sums(
+        (float(receiver.sum()), receiver.size),
+        (float(source.sum()), source.size),
+        normaliser=normaliser,
+        text_bytes=text_bytes,
+        bytes_per_token=bytes_per_token,
+    )
+
+
+def compatibility_of_sums(
+    receiver: tuple[float, int],
+    source: tuple[float, int],
+    *,
+    normaliser: Normaliser = "own",
+    text_bytes: int = 0,
+    bytes_per_token: float | None = None,
+) -> float:
+    """s from what a record keeps of a response: (sum of log-probs in nats, tokens > 0) of each side."""
     if normaliser == "own":
-        log_ratio = float(receiver.mean() - source.mean())
+        log_ratio = receiver[0] / receiver[1] - source[0] / source[1]
     elif normaliser in ("bytes", "reference"):
         if text_bytes <= 0:
             raise ValueError(f"normaliser {normaliser!r} needs the text's UTF-8 length, got text_bytes={text_bytes}")
-        log_ratio = float(receiver.sum() - source.sum()) / text_bytes
+        log_ratio = (receiver[0] - source[0]) / text_bytes
         if normaliser == "reference":
             if bytes_per_token is None or bytes_per_token <= 0:
                 raise ValueError(f"normaliser 'reference' needs bytes_per_token > 0, got {bytes_per_token}")

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graft.compatibility import admission_weight, compatibility, normalised_compatibility, updated_edge_rate
+from graft.compatibility import (
+    admission_weight,
+    compatibility,
+    compatibility_of_sums,
+    normalised_compatibility,
+    updated_edge_rate,
+)
 
 logprob_vectors = st.lists(st.floats(-15, 0), min_size=1, max_size=30)
 
@@ -109,3 +115,13 @@ def test_edge_rate_follows_admission_and_never_reaches_zero():
     assert updated_edge_rate(rate, 1.0) > 0.1
     with pytest.raises(ValueError, match="lies in"):
         updated_edge_rate(1.0, 1.5)
+
+
+@pytest.mark.parametrize("normaliser", ["own", "bytes", "reference"])
+def test_sums_and_counts_give_the_same_s_bit_for_bit(normaliser):
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        receiver, source = (-rng.exponential(0.4, int(rng.integers(1, 900))).astype(np.float32) for _ in range(2))
+        settings = {"normaliser": normaliser, "text_bytes": int(rng.integers(1, 3000)), "bytes_per_token": 3.7}
+        sums = [(float(one.astype(np.float64).sum()), one.size) for one in (receiver, source)]
+        assert compatibility_of_sums(*sums, **settings) == normalised_compatibility(receiver, source, **settings)
