@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select
 
-from server.store import schema
+from server.store import read_steps, schema
 from server.store.counts import PAIR_COUNTS
 from server.store.read_runs import RunKey, or_nan
 from server.store.read_windows import pair_at
-from server.store.records import GraftedRecord, GroupRecord, PromptRecord, StoreError, TransferRecord
+from server.store.records import GroupRecord, PromptRecord, StoreError
 from server.store.trajectories import read_group
 from server.store.views import Outcome, PeerGroup, PromptRow, Trajectory, TransferRow, TransferVerdict
 
@@ -203,7 +203,7 @@ def trajectory(connection: Connection, key: RunKey, root: Path, step: int, promp
         )
     peers = (
         PeerGroup(transfer, _group(connection, key, root, step, prompt, key.slot(transfer.source)))
-        for transfer in _transfers_to(connection, key, step, prompt, receiver)
+        for transfer in read_steps.transfers(connection, key, step, prompt=prompt, receiver=receiver)
     )
     return Trajectory(described, own, tuple(peers))
 
@@ -219,36 +219,3 @@ def _group(connection: Connection, key: RunKey, root: Path, step: int, prompt: i
         .where(groups.c.run == key.id, groups.c.step == step, groups.c.prompt == prompt, groups.c.member == member)
     ).one_or_none()
     return None if row is None else read_group(root, row.path, row.shard_row, key.members[member])
-
-
-def _transfers_to(connection: Connection, key: RunKey, step: int, prompt: int, receiver: int) -> list[TransferRecord]:
-    """Every transfer to one place, with its responses, in the order of the sources' slots."""
-    table, part = schema.transfers, schema.grafted
-    place = {"run": key.id, "step": step, "receiver": receiver, "prompt": prompt}
-    here = [select(one).where(*(one.c[name] == value for name, value in place.items())) for one in (table, part)]
-    responses: dict[int, list[GraftedRecord]] = {}
-    for one in connection.execute(here[1].order_by(part.c.source, part.c.index)).mappings():
-        responses.setdefault(one["source"], []).append(
-            GraftedRecord(
-                index=one["index"],
-                s=one["s"],
-                weight=or_nan(one["weight"]),
-                refusal=one["refusal"],
-                receiver_tokens=one["receiver_tokens"],
-                receiver_logprob=one["receiver_logprob"],
-                source_tokens=one["source_tokens"],
-                source_logprob=one["source_logprob"],
-            )
-        )
-    return [
-        TransferRecord(
-            receiver=key.members[receiver],
-            source=key.members[row.source],
-            prompt=prompt,
-            value=or_nan(row.value),
-            tie=bool(row.tie),
-            held_out=bool(row.held_out),
-            responses=tuple(responses.get(row.source, ())),
-        )
-        for row in connection.execute(here[0].order_by(table.c.source))
-    ]

@@ -8,13 +8,13 @@ edges[b] + 1 .. edges[b + 1]. `run` is a run's uid, or "latest" for the run crea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
 from sqlalchemy import Connection, Engine
 
-from server.store import read_rows, read_runs, read_windows
+from server.store import read_rows, read_runs, read_steps, read_windows, replays
 from server.store.connections import Location, check_version, locate, readable_errors, reader_engine, schema_version
 from server.store.counts import Floats, Ints
 from server.store.read_runs import RunKey
@@ -25,6 +25,7 @@ from server.store.records import (
     GroupRecord,
     MemberRecord,
     PromptRecord,
+    ReplayRecord,
     ResponseRecord,
     SchemaError,
     StoreError,
@@ -34,8 +35,10 @@ from server.store.schema import WHOLE_RUN
 from server.store.views import (
     EvaluationSummary,
     EventInfo,
+    GroupCounts,
     PeerGroup,
     PromptRow,
+    ReplayInfo,
     RunInfo,
     Trajectory,
     TransferRow,
@@ -43,9 +46,9 @@ from server.store.views import (
 )
 
 __all__ = [
-    "EvaluationSummary", "EventInfo", "EventRecord", "GraftedRecord", "GroupRecord", "MemberRecord", "PeerGroup",
-    "PromptRecord", "PromptRow", "Reader", "ResponseRecord", "RunInfo", "SchemaError", "StoreError", "Trajectory",
-    "TransferRecord", "TransferRow", "TransferVerdict", "open_reader",
+    "EvaluationSummary", "EventInfo", "EventRecord", "GraftedRecord", "GroupCounts", "GroupRecord", "MemberRecord",
+    "PeerGroup", "PromptRecord", "PromptRow", "Reader", "ReplayInfo", "ReplayRecord", "ResponseRecord", "RunInfo",
+    "SchemaError", "StoreError", "Trajectory", "TransferRecord", "TransferRow", "TransferVerdict", "open_reader",
 ]  # fmt: skip
 
 
@@ -270,6 +273,38 @@ class Reader:
         """The known ones of these prompts, by key."""
         with self._connection() as connection:
             return read_rows.prompts(connection, keys)
+
+    # Whole steps
+
+    def group_counts(self, run: str, step: int) -> dict[str, dict[int, GroupCounts]]:
+        """{member: {prompt: counts}} of a step, in the order it was recorded; a member without groups has none."""
+        with self._run(run) as (connection, key):
+            return read_steps.group_counts(connection, key, step)
+
+    def step_transfers(self, run: str, step: int) -> list[TransferRecord]:
+        """Every transfer of a step with its responses, by receiver's slot, prompt and source's slot."""
+        with self._run(run) as (connection, key):
+            return read_steps.transfers(connection, key, step)
+
+    def groups(self, run: str, step: int, member: str, prompts: Collection[int] | None = None) -> list[GroupRecord]:
+        """What a member said in a step, or only on `prompts`, in recorded order. StoreError for a missing shard."""
+        with self._run(run) as (connection, key):
+            return read_steps.groups(connection, key, self._location.trajectories, step, key.slot(member), prompts)
+
+    def visits(self, run: str, member: str) -> dict[int, dict[int, int]]:
+        """{step: {prompt: responses}} of everything a member was asked, in recorded order."""
+        with self._run(run) as (connection, key):
+            return read_steps.visits(connection, key, key.slot(member))
+
+    def check_shards(self, run: str, member: str, steps: Collection[int]) -> None:
+        """StoreError unless the trajectory shards of a member's steps lie beside the database, whole."""
+        with self._run(run) as (connection, key):
+            read_steps.check_shards(connection, key, self._location.trajectories, key.slot(member), steps)
+
+    def replays(self, run: str) -> list[ReplayInfo]:
+        """What the run would have exchanged under other settings, newest replay first."""
+        with self._run(run) as (connection, key):
+            return replays.replays(connection, key)
 
     # Evaluations
 

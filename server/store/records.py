@@ -204,6 +204,17 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayRecord:
+    """A recorded run routed and gated again: `settings` are those asked for, `result` what was found; both JSON."""
+
+    run: str
+    first_step: int
+    last_step: int
+    settings: Mapping[str, Any]
+    result: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """One run. The order of `members` is their slot order everywhere. `config` must be JSON-serialisable."""
 

@@ -26,7 +26,7 @@ from server.store.counts import MEMBER_COUNTS, PAIR_COUNTS, PAIR_SUMS
 
 VERSION_TABLE = "graft_alembic_version"
 # Every schema version this program knows, oldest first; the last is the one it reads and writes.
-VERSIONS = ("0001", "0002")
+VERSIONS = ("0001", "0002", "0003")
 
 RUN_BITS, STEP_BITS, ORDINAL_BITS = 13, 22, 18
 # A member-less metric belongs to the whole run.
@@ -325,8 +325,23 @@ events = Table(
     Index(None, "run", "id"),
 )
 
+# What a recorded run would have exchanged under other settings: JSON of what was asked and of what was found.
+replays = Table(
+    "replays",
+    metadata,
+    Column("id", Big, primary_key=True),
+    Column("run", Integer, ForeignKey("runs.id"), nullable=False),
+    Column("created", Double, nullable=False),
+    Column("first_step", Integer, nullable=False),
+    # The last step it read: a run resumed from before it loses the replay too.
+    Column("step", Integer, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("result", Text, nullable=False),
+    Index(None, "run", "id"),
+)
+
 # Everything a step leaves behind, keyed by (run, step); responses hang on groups.
 STEP_TABLES = (
     groups, shards, outcomes, patterns, transfers, grafted, member_counts, pair_counts, metrics, evaluations,
-    evaluation_problems, events, steps,
+    evaluation_problems, events, replays, steps,
 )  # fmt: skip

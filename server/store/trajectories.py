@@ -145,9 +145,14 @@ def sweep(root: Path, run: str, named: set[str]) -> int:
 
 def read_group(root: Path, path: str, row: int, member: str) -> GroupRecord:
     """Record batch `row` of a shard as a group. StoreError when the file is missing or damaged."""
+    return read_groups(root, path, [row], member)[0]
+
+
+def read_groups(root: Path, path: str, rows: Sequence[int], member: str) -> list[GroupRecord]:
+    """Record batches of one shard as groups, in the order of `rows`. StoreError when the file is missing or damaged."""
     try:
         with pa.memory_map(str(root / path)) as source, pa.ipc.open_file(source) as shard:
-            return _decode(shard.get_batch(row), member)
+            return [_decode(shard.get_batch(row), member) for row in rows]
     except FileNotFoundError:
         raise StoreError(f"store: trajectory shard {root / path} is missing; restore it beside the database") from None
     except (pa.ArrowInvalid, pa.ArrowIndexError, OSError) as fault:

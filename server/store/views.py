@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from server.store.records import GroupRecord, MemberRecord, PromptRecord, TransferRecord
+from server.store.records import GroupRecord, MemberRecord, PromptRecord, ReplayRecord, TransferRecord
 
 RunStatus = Literal["running", "finished", "failed", "interrupted"]
 Outcome = Literal["grafted", "refused", "held out", ""]
@@ -119,6 +119,15 @@ class EvaluationSummary:
     responses: int
     temperature: float
     seeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayInfo:
+    """One stored replay of a run, `created` in seconds since the epoch."""
+
+    id: int
+    created: float
+    record: ReplayRecord
 
 
 @dataclass(frozen=True, slots=True)

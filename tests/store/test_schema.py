@@ -147,6 +147,8 @@ def _first_schema(path: Path, like: Path) -> None:
     database.execute("ATTACH ? AS newer", (str(like),))
     for table in schema.metadata.sorted_tables:
         names = ", ".join(f'"{row[1]}"' for row in database.execute(f"PRAGMA main.table_info({table.name})"))
+        if not names:
+            continue  # added by a later schema
         database.execute(f"INSERT INTO main.{table.name} ({names}) SELECT {names} FROM newer.{table.name}")
     database.commit()
     database.close()
