@@ -1,8 +1,8 @@
-"""The step's counts as arrays, and every group that could move, ranked."""
+"""The step's counts as arrays, and every group that could move under a rule, ranked."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -13,6 +13,8 @@ from graft.circulation import value_bits
 
 P = TypeVar("P", bound=Hashable)
 IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 # Equal values are told apart by a draw of this many levels, far below one unit of any value.
 TIE_LEVELS = 1024
@@ -25,7 +27,6 @@ class Board(Generic[P]):
         self,
         successes: Mapping[str, Mapping[P, int]],
         attempts: Mapping[str, Mapping[P, int]],
-        eligible: Collection[tuple[str, P]] | None,
         rng: np.random.Generator,
     ) -> None:
         self.members = _shuffled(attempts, rng)
@@ -37,10 +38,6 @@ class Board(Generic[P]):
         self.n, self.k = self.n.reshape(shape), self.k.reshape(shape)
         self._check()
         self.attempted: IntArray = np.count_nonzero(self.n, axis=1)
-        if eligible is not None:
-            allowed = eligible if isinstance(eligible, (set, frozenset)) else set(eligible)
-            part = np.array([[(m, q) in allowed for q in self.prompts] for m in self.members], dtype=bool)
-            self.n = np.where(part.reshape(shape), self.n, 0)
 
     def _check(self) -> None:
         bad = (self.n < 0) | ((self.n > 0) & ((self.k < 0) | (self.k > self.n)))
@@ -63,47 +60,107 @@ class Candidates:
     """All candidates [C], by descending rank; members and prompts are rows and columns of the board.
 
     `rank` is the value in integers, plus a random draw below one unit of it that breaks ties. `slot` numbers the
-    (receiver, prompt) that a candidate would fill.
+    (receiver, prompt) that a candidate would fill. `may_receive` are the rows of the members that can be receivers.
     """
 
     members: int
+    may_receive: IntArray
     receiver: IntArray
     prompt: IntArray
     source: IntArray
     successes: IntArray
-    value: NDArray[np.float64]
+    value: FloatArray
     rank: IntArray
     slot: IntArray
 
 
+Rule = Callable[[IntArray, IntArray], tuple[BoolArray, BoolArray]]
+"""(successes, attempts), each [N, P] -> (group wants a peer's, group may be given), each [N, P]."""
+
+
+def complementary(k: IntArray, n: IntArray) -> tuple[BoolArray, BoolArray]:
+    """k_receiver = 0 and 1 <= k_source < n_source (paper eq. 4)."""
+    return (n > 0) & (k == 0), (k > 0) & (k < n)
+
+
+def rescuable(k: IntArray, n: IntArray) -> tuple[BoolArray, BoolArray]:
+    """k_receiver = 0 and k_source >= 1: sources that solved everything count too."""
+    return (n > 0) & (k == 0), (n > 0) & (k > 0)
+
+
+def attempted(k: IntArray, n: IntArray) -> tuple[BoolArray, BoolArray]:
+    """Whatever the rewards."""
+    return n > 0, n > 0
+
+
 def find_candidates(
-    board: Board[P], edge_rates: Mapping[tuple[str, str], float], min_successes: int, rng: np.random.Generator
+    board: Board[P],
+    rule: Rule,
+    rng: np.random.Generator,
+    *,
+    edge_rates: Mapping[tuple[str, str], float],
+    values: Mapping[tuple[str, P, str], float],
+    min_successes: int,
+    receivers: Collection[str] | None,
 ) -> Candidates:
-    """Candidates of the board: k_receiver = 0 and max(1, min_successes) <= k_source < n_source (paper eq. 4)."""
-    failed = (board.n > 0) & (board.k == 0)
-    useful = (board.k >= max(min_successes, 1)) & (board.k < board.n)
+    """The candidates that the rule and the guards leave, valued k_source / n_source * g or as `values` says."""
+    wanting, useful = rule(board.k, board.n)
     members = len(board.members)
-    rates = np.ones((members, members))
+    may_receive = np.array([receivers is None or member in receivers for member in board.members], dtype=np.bool_)
+    wanting &= may_receive[:, None]
+    useful &= board.k >= min_successes
+    others = ~np.eye(members, dtype=np.bool_)
+    receiver, prompt, source = np.nonzero(wanting[:, :, None] & useful.T[None, :, :] & others[:, None, :])
+    k, n, g = board.k[source, prompt], board.n[source, prompt], _rates(board, edge_rates)[receiver, source]
+    top = 2.0 ** (value_bits(members) - 1)
+    # One unit per success, well above the tie draw even for the lowest rate: k alone ranks an edge's prompts.
+    worth = k * np.maximum(np.rint(g * top / np.maximum(n, 1)).astype(np.int64), 2 * TIE_LEVELS)
+    value = k / np.maximum(n, 1) * g
+    if values:
+        given = _given_values(board, values)[receiver, prompt, source]
+        known = ~np.isnan(given)
+        value = np.where(known, given, value)
+        # In whole tie levels, so that equal values are told apart by the draw alone.
+        units = np.rint(value * top / TIE_LEVELS).astype(np.int64) * TIE_LEVELS
+        worth = np.where(known, units, worth)
+    # Positive even at value 0: such a candidate comes last, but it is one.
+    rank = np.maximum(worth, 1) + rng.integers(0, TIE_LEVELS, size=len(k))
+    order = np.argsort(-rank, kind="stable")
+    return Candidates(
+        members=members,
+        may_receive=np.flatnonzero(may_receive),
+        receiver=receiver[order],
+        prompt=prompt[order],
+        source=source[order],
+        successes=k[order],
+        value=value[order],
+        rank=rank[order],
+        slot=(receiver * len(board.prompts) + prompt)[order],
+    )
+
+
+def _rates(board: Board[P], edge_rates: Mapping[tuple[str, str], float]) -> FloatArray:
+    rates = np.ones((len(board.members), len(board.members)))
     index = {member: row for row, member in enumerate(board.members)}
     for (receiver, source), rate in edge_rates.items():
         if not 0.0 < rate <= 1.0:
             raise ValueError(f"the rate of edge {source!r} -> {receiver!r} must lie in (0, 1], got {rate}")
         if receiver in index and source in index:
             rates[index[receiver], index[source]] = rate
-    # A member's own group is never both failed and useful, so no candidate has itself as a source.
-    receiver_of, prompt, source_of = np.nonzero(failed[:, :, None] & useful.T[None, :, :])
-    k, n, g = board.k[source_of, prompt], board.n[source_of, prompt], rates[receiver_of, source_of]
-    # One unit per success, well above the tie draw even for the lowest rate: k alone ranks an edge's prompts.
-    unit = np.maximum(np.rint(g * 2.0 ** (value_bits(members) - 1) / n).astype(np.int64), 2 * TIE_LEVELS)
-    rank = k * unit + rng.integers(0, TIE_LEVELS, size=len(k))
-    order = np.argsort(-rank, kind="stable")
-    return Candidates(
-        members=members,
-        receiver=receiver_of[order],
-        prompt=prompt[order],
-        source=source_of[order],
-        successes=k[order],
-        value=(k / np.maximum(n, 1) * g)[order],
-        rank=rank[order],
-        slot=(receiver_of * len(board.prompts) + prompt)[order],
-    )
+    return rates
+
+
+def _given_values(board: Board[P], values: Mapping[tuple[str, P, str], float]) -> FloatArray:
+    """[N, P, N] by receiver, prompt and source; NaN where nothing is given."""
+    members, prompts = len(board.members), len(board.prompts)
+    given = np.full((members, prompts, members), np.nan)
+    row = {member: index for index, member in enumerate(board.members)}
+    column = {prompt: index for index, prompt in enumerate(board.prompts)}
+    for (receiver, prompt, source), value in values.items():
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(
+                f"the value of source {source!r} for {receiver!r} on prompt {prompt!r} must lie in [0, 1], got {value}"
+            )
+        if receiver in row and prompt in column and source in row:
+            given[row[receiver], column[prompt], row[source]] = value
+    return given

@@ -1,4 +1,4 @@
-"""The order in which a step's prompts reach the optimiser: own groups first, grafted ones last."""
+"""The order in which a step's prompts reach the optimiser: in the paper, own groups first, grafted ones last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def order_prompts(
     grafted: Collection[P] | Mapping[P, float],
     size: int,
     *,
-    position: Position = "last",
+    position: Position | None = "last",
     seed: int = 0,
 ) -> list[list[P]]:
     """Cut a member's prompts into minibatches of `size` prompts; the last one may be smaller.
@@ -26,15 +26,15 @@ def order_prompts(
     part keeps the batch order; given as a mapping prompt -> mean weight of the group, grafted prompts are taken by
     descending weight instead (several sources). Names in `grafted` that are not in `prompts` are ignored: their prompt
     left the update. `position`: `last` (the paper), `first`, or `uniform`, which cuts as `last` does and then
-    shuffles the minibatches with `seed`.
+    shuffles the minibatches with `seed`; None cuts the prompts in batch order, grafted or not.
     """
     if size < 1:
         raise ValueError(f"a minibatch needs at least one prompt, got size {size}")
-    if position not in ("last", "first", "uniform"):
-        raise ValueError(f"position must be 'last', 'first' or 'uniform', got {position!r}")
+    if position not in ("last", "first", "uniform", None):
+        raise ValueError(f"position must be 'last', 'first', 'uniform' or None, got {position!r}")
     if len(set(prompts)) != len(prompts):
         raise ValueError("a step's prompts must be distinct: one prompt occurs twice")
-    from_peers = set(grafted)
+    from_peers = set(grafted) if position is not None else set()
     own = [prompt for prompt in prompts if prompt not in from_peers]
     peers = [prompt for prompt in prompts if prompt in from_peers]
     if isinstance(grafted, Mapping):

@@ -1,7 +1,7 @@
 """How the update uses own and grafted responses (paper eq. 9-10). The only file of this package that needs torch.
 
-One formula, `token_surrogate`, serves a packed trainer (flat [T]) and, through `clipped_surrogate`, padded [R, T]
-batches. Sums and denominators stay apart, so that micro-batches and ranks can share one denominator.
+One formula, `graft.losses.ratio_terms`, serves a packed trainer (flat [N]) and, through `clipped_surrogate`, padded
+[R, T] batches. Sums and denominators stay apart, so that micro-batches and ranks can share one denominator.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"]
+from graft.losses import log_ratio, ratio_terms
 
-MAX_LOG_RATIO = 20.0
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,7 @@ def token_surrogate(
     the minibatch's denominator; lower is better. `clipped` is True where the clip holds the token's gradient at zero.
     Log-ratios are clamped to +-20 before exp.
     """
-    log_ratio = _full_precision(logprobs) - _full_precision(old_logprobs)
-    ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    bounded = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
-    terms = -weights * torch.minimum(ratio * advantages, bounded * advantages)
-    with torch.no_grad():
-        above = (advantages > 0) & (ratio > 1.0 + clip_high)
-        below = (advantages < 0) & (ratio < 1.0 - clip_low)
-    return terms, above | below
+    return ratio_terms(log_ratio(logprobs, old_logprobs), advantages, weights, clip_low=clip_low, clip_high=clip_high)
 
 
 def response_scale(lengths: Tensor, aggregation: Aggregation, *, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -114,10 +107,6 @@ def clipped_surrogate(
         denominator = max(minibatch_denominator(lengths, aggregation), 1.0)
     stats = ClipStats(clipped=int((clipped & counted).sum()), tokens=int(lengths.sum()))
     return total / denominator, stats
-
-
-def _full_precision(values: Tensor) -> Tensor:
-    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
 def _check_aggregation(aggregation: str) -> None:

@@ -1,6 +1,6 @@
-"""Which groups move between members (paper eq. 4, and its generalisation to N members).
+"""Which groups move between members (paper eq. 4, its generalisation to N members, and the rules it is compared with).
 
-A candidate is (receiver, prompt, source) with k_receiver = 0 and 1 <= k_source < n_source. Its value is
+For `exchange` a candidate is (receiver, prompt, source) with k_receiver = 0 and 1 <= k_source < n_source. Its value is
 k_source / n_source * g, g the edge's rate. At most one source serves a slot (receiver, prompt). Value ties break in an
 order drawn from `seed`, so no member is favoured by its name, and the result does not depend on the order of any input.
 For two members every balance mode but `none` is the paper's SelectWithTies.
@@ -8,25 +8,46 @@ For two members every balance mode but `none` is the paper's SelectWithTies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypedDict, TypeVar, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
-from graft.candidates import Board, Candidates, find_candidates
-from graft.circulation import ABSENT, best_circulation
+from graft.balance import (
+    BALANCE_MODES,
+    Balance,
+    Mode,
+    all_sources,
+    best_sources,
+    boundary_ties,
+    portion,
+    within_source_share,
+)
+from graft.candidates import Board, Candidates, Rule, attempted, complementary, find_candidates, rescuable
 
 P = TypeVar("P", bound=Hashable)
-IntArray = NDArray[np.int64]
 
-Balance = Literal["circulation", "pairwise", "receiver", "none"]
+
+class Options(TypedDict, Generic[P], total=False):
+    """The keyword arguments that all rules take; `exchange` says what each means."""
+
+    edge_rates: Mapping[tuple[str, str], float] | None
+    balance: Balance
+    ties: bool
+    seed: int
+    min_successes: int
+    max_peer_share: float | None
+    max_source_share: float | None
+    receivers: Collection[str] | None
+    values: Mapping[tuple[str, P, str], float] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer(Generic[P]):
-    """The group of `source` on `prompt` replaces the failed group of `receiver`. `tie`: joined at the boundary."""
+    """The group of `source` on `prompt` goes to `receiver`. `tie`: joined at the boundary."""
 
     receiver: str
     prompt: P
@@ -59,36 +80,97 @@ def exchange(
     min_successes: int = 1,
     max_peer_share: float | None = None,
     max_source_share: float | None = None,
-    eligible: Collection[tuple[str, P]] | None = None,
+    receivers: Collection[str] | None = None,
+    values: Mapping[tuple[str, P, str], float] | None = None,
 ) -> list[Transfer[P]]:
     """The transfers of one step, ordered by receiver, then by prompt as text.
 
     `successes` and `attempts` are {member: {prompt: k}} and {member: {prompt: n}}; a group absent from `attempts`
-    (or with n = 0) takes no part. `edge_rates` {(receiver, source): g in (0, 1]}, 1 where missing.
+    (or with n = 0) takes no part. `edge_rates` {(receiver, source): g in (0, 1]}, 1 where missing. `values`
+    {(receiver, prompt, source): v in [0, 1]} replaces k_source / n_source * g of those candidates.
     `balance`: `circulation`, every member gives as many groups as it receives, at the highest total value;
     `pairwise`, each two members give each other the same number; `receiver`, every member receives the same number;
     `none`, the best source for every slot. `ties`: candidates of a used edge with the same k as the lowest selected
     one join, unless their slot is taken.
 
-    Guards, all off by default: `min_successes` of the source's group; `max_peer_share` of a receiver's attempted
-    prompts that may be replaced; `max_source_share` of all transfers that may come from one source (reached by
-    lowering every member's limit until it holds); `eligible`, the only (member, prompt) groups that may take part.
-    Raises ValueError for counts, rates, shares or a mode that make no sense, naming them.
+    `receivers`: the only members that may receive; sources are not restricted by it (but under `circulation` and
+    `pairwise` a member that receives nothing gives nothing). Guards, all off by default: `min_successes` of the
+    source's group; `max_peer_share` of a receiver's attempted prompts that may be replaced; `max_source_share` of all
+    transfers that may come from one source (reached by lowering every member's limit until it holds).
+    Raises ValueError for counts, rates, values, shares or a mode that make no sense, naming them.
     """
-    if balance not in _BALANCE_MODES:
-        raise ValueError(f"balance must be one of {', '.join(_BALANCE_MODES)}, got {balance!r}")
-    for name, share in (("max_peer_share", max_peer_share), ("max_source_share", max_source_share)):
-        if share is not None and not 0.0 < share <= 1.0:
-            raise ValueError(f"{name} must lie in (0, 1], got {share}")
-    rng = np.random.default_rng(seed)
-    board = Board(successes, attempts, eligible, rng)
-    candidates = find_candidates(board, edge_rates or {}, min_successes, rng)
-    receiver_caps = board.attempted.copy()
-    if max_peer_share is not None:
-        receiver_caps = _share(max_peer_share, board.attempted)
-    chosen = _within_source_share(_BALANCE_MODES[balance], candidates, receiver_caps, max_source_share)
-    tied = _boundary_ties(candidates, chosen, receiver_caps, max_source_share) if ties else []
-    return _transfers(board, candidates, chosen, tied)
+    return _select(
+        BALANCE_MODES,
+        complementary,
+        successes,
+        attempts,
+        edge_rates=edge_rates,
+        balance=balance,
+        ties=ties,
+        seed=seed,
+        min_successes=min_successes,
+        max_peer_share=max_peer_share,
+        max_source_share=max_source_share,
+        receivers=receivers,
+        values=values,
+    )
+
+
+def any_success(
+    successes: Mapping[str, Mapping[P, int]], attempts: Mapping[str, Mapping[P, int]], **options: Unpack[Options[P]]
+) -> list[Transfer[P]]:
+    """The best source for every prompt with k_receiver = 0 and k_source >= 1, sources that solved everything included.
+
+    Arguments, order and errors as for `exchange`. Every such prompt is served, which leaves nothing to `balance` and
+    `ties`: they are not read.
+    """
+    return _serve_all(best_sources, rescuable, successes, attempts, options)
+
+
+def every_success(
+    successes: Mapping[str, Mapping[P, int]], attempts: Mapping[str, Mapping[P, int]], **options: Unpack[Options[P]]
+) -> list[Transfer[P]]:
+    """As `any_success`, but all such sources of a prompt, not only the best: one transfer for each (SGT).
+
+    `max_peer_share` counts prompts, `max_source_share` transfers.
+    """
+    return _serve_all(all_sources, rescuable, successes, attempts, options)
+
+
+def everyone(
+    successes: Mapping[str, Mapping[P, int]], attempts: Mapping[str, Mapping[P, int]], **options: Unpack[Options[P]]
+) -> list[Transfer[P]]:
+    """Every prompt of every receiver from every other member that attempted it, whatever the rewards (HACPO).
+
+    As `every_success` otherwise, except that `min_successes` is not read: a group without a success is wanted too.
+    """
+    options["min_successes"] = 0
+    return _serve_all(all_sources, attempted, successes, attempts, options)
+
+
+def random_prompts(
+    successes: Mapping[str, Mapping[P, int]], attempts: Mapping[str, Mapping[P, int]], **options: Unpack[Options[P]]
+) -> list[Transfer[P]]:
+    """As many prompts per edge as `exchange` takes, drawn uniformly from those both members attempted.
+
+    Whatever the rewards: a receiver's group that was not lost may be replaced, by one in which nothing was solved. A
+    receiver's prompts are distinct over its edges. Arguments, order and errors as for `exchange`.
+    """
+    edges = Counter((t.receiver, t.source) for t in exchange(successes, attempts, **options))
+    seed, rates = options.get("seed", 0), options.get("edge_rates") or {}
+    rng = np.random.default_rng([seed, 1])  # not the draws that ordered the prompts for `exchange`
+    prompts = sorted({prompt for counts in attempts.values() for prompt in counts}, key=str)
+    transfers = []
+    for receiver in sorted({receiver for receiver, _ in edges}):
+        sources = [source for (to, source), count in sorted(edges.items()) if to == receiver for _ in range(count)]
+        both = [[min(attempts[m].get(q, 0) for m in (receiver, source)) > 0 for q in prompts] for source in sources]
+        # Independent costs make every assignment equally likely; what exchange chose shows that one is possible.
+        costs = np.where(both, rng.random((len(sources), len(prompts))), 2.0 * len(prompts))
+        for source, column in zip(sources, linear_sum_assignment(costs)[1], strict=True):
+            prompt = prompts[column]
+            value = successes[source][prompt] / attempts[source][prompt] * rates.get((receiver, source), 1.0)
+            transfers.append(Transfer(receiver, prompt, source, value))
+    return sorted(transfers, key=_receiver_then_prompt)
 
 
 def hold_out(
@@ -105,122 +187,55 @@ def hold_out(
     return grafted, [transfer for transfer, out in zip(transfers, held, strict=True) if out]
 
 
-_Mode = Callable[[Candidates, IntArray, IntArray], list[int]]
+def _serve_all(
+    mode: Mode,
+    rule: Rule,
+    successes: Mapping[str, Mapping[P, int]],
+    attempts: Mapping[str, Mapping[P, int]],
+    options: Options[P],
+) -> list[Transfer[P]]:
+    """Every slot that the rule finds, within the guards: nothing is left to balance or to tie."""
+    options["ties"] = False
+    return _select(dict.fromkeys(BALANCE_MODES, mode), rule, successes, attempts, **options)
 
 
-def _circulation(candidates: Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
-    """Give as much as you receive, at the highest total value."""
-    slots, row = np.unique(candidates.slot, return_inverse=True)
-    values = np.full((len(slots), candidates.members), ABSENT, dtype=np.int64)
-    values[row, candidates.source] = candidates.rank
-    receivers = np.zeros(len(slots), dtype=np.int64)
-    receivers[row] = candidates.receiver
-    source = best_circulation(receivers, values, np.minimum(receiver_caps, source_caps))
-    return [int(index) for index in np.flatnonzero(candidates.source == source[row])]
-
-
-def _pairwise(candidates: Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
-    """Best source for every slot, then as many one way as the other between each two members."""
-    unlimited = np.full(candidates.members, len(candidates.slot))
-    edges: dict[tuple[int, int], list[int]] = {}
-    for index in _best_sources(candidates, unlimited, unlimited):
-        edges.setdefault((int(candidates.receiver[index]), int(candidates.source[index])), []).append(index)
-    swaps = [
-        swap
-        for (receiver, source), there in edges.items()
-        if receiver < source
-        for swap in zip(there, edges.get((source, receiver), []), strict=False)
-    ]
-    swaps.sort(key=lambda swap: -int(candidates.rank[swap[0]] + candidates.rank[swap[1]]))
-    room = np.minimum(receiver_caps, source_caps)
-    chosen: list[int] = []
-    for there, back in swaps:
-        pair = [candidates.receiver[there], candidates.receiver[back]]
-        if (room[pair] > 0).all():
-            room[pair] -= 1
-            chosen += [there, back]
-    return chosen
-
-
-def _equal_receivers(candidates: Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
-    """The same number for every member: the most that all of them can receive."""
-    caps = receiver_caps
-    while True:
-        chosen = _best_sources(candidates, caps, source_caps)
-        received = np.bincount(candidates.receiver[chosen], minlength=candidates.members)
-        if received.min() == received.max():
-            return chosen
-        caps = np.minimum(caps, received.min())
-
-
-def _best_sources(candidates: Candidates, receiver_caps: IntArray, source_caps: IntArray) -> list[int]:
-    """Best source for every slot, highest values first, within the limits of receivers and sources."""
-    receivers, sources = receiver_caps.tolist(), source_caps.tolist()
-    taken: set[int] = set()
-    chosen: list[int] = []
-    rows = zip(candidates.slot.tolist(), candidates.receiver.tolist(), candidates.source.tolist(), strict=True)
-    for index, (slot, receiver, source) in enumerate(rows):
-        if slot not in taken and receivers[receiver] > 0 and sources[source] > 0:
-            taken.add(slot)
-            receivers[receiver] -= 1
-            sources[source] -= 1
-            chosen.append(index)
-    return chosen
-
-
-_BALANCE_MODES: dict[str, _Mode] = {
-    "circulation": _circulation,
-    "pairwise": _pairwise,
-    "receiver": _equal_receivers,
-    "none": _best_sources,
-}
-
-
-def _within_source_share(
-    mode: _Mode, candidates: Candidates, receiver_caps: IntArray, max_source_share: float | None
-) -> list[int]:
-    if len(candidates.slot) == 0:
-        return []
-    limit = len(candidates.slot)
-    while True:
-        chosen = mode(candidates, receiver_caps, np.full(candidates.members, limit))
-        given = np.bincount(candidates.source[chosen], minlength=candidates.members)
-        # The total falls with every round that fails, so the limit does too, and no transfers satisfy any share.
-        if max_source_share is None or given.max() <= _share(max_source_share, given.sum()):
-            return chosen
-        limit = int(_share(max_source_share, given.sum()))
-
-
-def _boundary_ties(
-    candidates: Candidates, chosen: list[int], receiver_caps: IntArray, max_source_share: float | None
-) -> list[int]:
-    """Candidates that join because they equal the lowest selected one of their edge in k, in order of value."""
-    size = candidates.members
-    edge = candidates.receiver * size + candidates.source
-    lowest = np.full(size * size, np.iinfo(np.int64).max)
-    np.minimum.at(lowest, edge[chosen], candidates.successes[chosen])
-    free = ~np.isin(candidates.slot, candidates.slot[chosen])
-    taken: set[int] = set()
-    received = np.bincount(candidates.receiver[chosen], minlength=size).tolist()
-    given = np.bincount(candidates.source[chosen], minlength=size).tolist()
-    joined: list[int] = []
-    for index in np.flatnonzero(free & (candidates.successes == lowest[edge])).tolist():
-        slot, receiver, source = (int(of[index]) for of in (candidates.slot, candidates.receiver, candidates.source))
-        if slot in taken or received[receiver] >= receiver_caps[receiver]:
-            continue
-        total = len(chosen) + len(joined) + 1
-        if max_source_share is not None and given[source] + 1 > _share(max_source_share, np.int64(total)):
-            continue
-        taken.add(slot)
-        received[receiver] += 1
-        given[source] += 1
-        joined.append(index)
-    return joined
-
-
-def _share(share: float, total: IntArray | np.int64) -> IntArray:
-    # The slack keeps 0.1 * 30 at 3, which floating point makes 2.9999999999999996 or 3.0000000000000004.
-    return np.asarray(np.floor(share * total + 1e-9), dtype=np.int64)
+def _select(
+    modes: Mapping[Balance, Mode],
+    rule: Rule,
+    successes: Mapping[str, Mapping[P, int]],
+    attempts: Mapping[str, Mapping[P, int]],
+    *,
+    edge_rates: Mapping[tuple[str, str], float] | None = None,
+    balance: Balance = "none",
+    ties: bool = True,
+    seed: int = 0,
+    min_successes: int = 1,
+    max_peer_share: float | None = None,
+    max_source_share: float | None = None,
+    receivers: Collection[str] | None = None,
+    values: Mapping[tuple[str, P, str], float] | None = None,
+) -> list[Transfer[P]]:
+    """What the mode picks among the rule's candidates, within the guards; see `exchange`."""
+    if balance not in modes:
+        raise ValueError(f"balance must be one of {', '.join(modes)}, got {balance!r}")
+    for name, share in (("max_peer_share", max_peer_share), ("max_source_share", max_source_share)):
+        if share is not None and not 0.0 < share <= 1.0:
+            raise ValueError(f"{name} must lie in (0, 1], got {share}")
+    rng = np.random.default_rng(seed)
+    board = Board(successes, attempts, rng)
+    candidates = find_candidates(
+        board,
+        rule,
+        rng,
+        edge_rates=edge_rates or {},
+        values=values or {},
+        min_successes=min_successes,
+        receivers=receivers,
+    )
+    caps = board.attempted if max_peer_share is None else portion(max_peer_share, board.attempted)
+    chosen = within_source_share(modes[balance], candidates, caps, max_source_share)
+    tied = boundary_ties(candidates, chosen, caps, max_source_share) if ties else []
+    return _transfers(board, candidates, chosen, tied)
 
 
 def _transfers(
@@ -237,4 +252,8 @@ def _transfers(
         for indices, tie in ((chosen, False), (tied, True))
         for index in indices
     ]
-    return sorted(transfers, key=lambda transfer: (transfer.receiver, str(transfer.prompt)))
+    return sorted(transfers, key=_receiver_then_prompt)
+
+
+def _receiver_then_prompt(transfer: Transfer[P]) -> tuple[str, str, str]:
+    return transfer.receiver, str(transfer.prompt), transfer.source

@@ -87,6 +87,7 @@ class Coordinator:
             config.exchange,
             max_tokens=config.rollouts.max_response_tokens,
             deadline_s=config.deadlines.exchange_s,
+            seed=config.seed,
         )
 
     def run(self, first_step: int, last_step: int, observe: Observer) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graft.advantages import group_advantages
+from graft.admission import Arrivals
 from graft.compatibility import normalised_compatibility
 from graft.groups import Group, Response
 from graft.methods import How
@@ -71,12 +71,14 @@ class Exchange:
         *,
         max_tokens: int,
         deadline_s: float,
+        seed: int = 0,
     ) -> None:
         self._members = members
         self._how = how
         self._settings = settings
         self._max_tokens = max_tokens
         self._deadline_s = deadline_s
+        self._seed = seed
         self.bytes_per_token: float | None = None
 
     def observe_scale(self, groups: Mapping[str, Mapping[int, Group]]) -> float:
@@ -149,18 +151,48 @@ class Exchange:
             (_array(prompt_ids[t.prompt]), c.ids) for t in transfers for c in crossed[t] if not isinstance(c, Refusal)
         ]
         scored = iter(self._score(step, name, rows))
+        arrived = [
+            (slot, i, next(scored))
+            for slot, t in enumerate(transfers)
+            for i, c in enumerate(crossed[t])
+            if not isinstance(c, Refusal)
+        ]
+        peers = [groups[t.source][t.prompt] for t in transfers]
+        s = [
+            self._compatibility(own, source_logprobs[(t.source, t.prompt)][i], peers[slot].responses[i].text)
+            for slot, i, own in arrived
+            for t in (transfers[slot],)
+        ]
+        arrivals = Arrivals(
+            np.array(s, np.float64),
+            np.array([peers[slot].rewards[i] for slot, i, _ in arrived], np.float64),
+            np.array([slot for slot, _, _ in arrived], np.int64),
+        )
+        rng = np.random.default_rng([self._seed, step, *f"admit {name}".encode()])
+        admission = self._how.admit(arrivals, self._settings.floor, rng)
+        admitted = {(slot, i): number for number, (slot, i, _) in enumerate(arrived)}
         grafts = []
-        for t in transfers:
-            group = groups[t.source][t.prompt]
-            advantages = group_advantages(group.rewards)
+        for slot, t in enumerate(transfers):
+            _, (advantages,) = self._how.advantages(groups[name][t.prompt].rewards, [peers[slot].rewards], [1.0])
             responses = []
             for i, arrival in enumerate(crossed[t]):
-                source = source_logprobs[(t.source, t.prompt)][i]
+                source, advantage = source_logprobs[(t.source, t.prompt)][i], float(advantages[i])
                 if isinstance(arrival, Refusal):
-                    responses.append(_refused(arrival.reason, float(advantages[i]), source))
-                else:
-                    text = group.responses[i].text
-                    responses.append(self._weigh(arrival.ids, next(scored), source, text, float(advantages[i])))
+                    responses.append(_refused(arrival.reason, advantage, source))
+                    continue
+                number = admitted[slot, i]
+                responses.append(
+                    GraftedResponse(
+                        arrival.ids,
+                        arrived[number][2],
+                        s[number],
+                        float(admission.weights[number]),
+                        advantage,
+                        admission.reasons[number],
+                        float(source.sum()),
+                        len(source),
+                    )
+                )
             grafts.append(Graft(t, tuple(responses)))
         return grafts
 
@@ -169,19 +201,14 @@ class Exchange:
             return Refusal("empty")  # no bytes to normalise by
         return retokenize(response, source, receiver, max_tokens=self._max_tokens)
 
-    def _weigh(
-        self, ids: np.ndarray, own: np.ndarray, source: np.ndarray, text: str, advantage: float
-    ) -> GraftedResponse:
-        s = normalised_compatibility(
+    def _compatibility(self, own: np.ndarray, source: np.ndarray, text: str) -> float:
+        return normalised_compatibility(
             own,
             source,
             normaliser=self._settings.normaliser,
             text_bytes=len(text.encode()),
             bytes_per_token=self.bytes_per_token,
         )
-        weight = self._how.weight(s, self._settings.floor)
-        refusal = None if weight > 0 else "floor"
-        return GraftedResponse(ids, own, s, weight, advantage, refusal, float(source.sum()), len(source))
 
     def _score(self, step: int, name: str, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
         if not rows:

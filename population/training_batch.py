@@ -19,7 +19,7 @@ def training_batch(
     prompt_ids: Mapping[int, Sequence[int]],
     *,
     prompts_per_minibatch: int,
-    position: Position,
+    position: Position | None,
     seed: int,
     engine_logprobs: bool,
 ) -> list[list[TrainingResponse]]:

@@ -16,12 +16,5 @@ def test_only_methods_with_a_which_exchange():
     assert METHODS["graft-no-gate"].which is METHODS["graft"].which
 
 
-def test_weights_of_transferred_responses():
-    assert METHODS["graft"].how.weight(0.8, 0.8) == 0.0
-    assert METHODS["graft"].how.weight(0.9, 0.8) == 0.9
-    assert METHODS["graft-no-gate"].how.weight(0.01, 0.8) == 1.0
-    assert METHODS["grpo"].how.weight(1.0, 0.8) == 0.0
-
-
 def test_every_how_explains_itself():
     assert all(method.how.description and method.how.equation for method in METHODS.values())
