@@ -88,6 +88,14 @@ def check_evaluation(record: EvaluationRecord, slots: Mapping[str, int]) -> None
     for key, correct, responses in record.problems:
         if not (0 <= correct <= responses and responses > 0 and 0 <= key < _PROMPT_LIMIT):
             raise StoreError(f"store: {what}: problem {key} has {correct} right of {responses} responses")
+        votes = record.votes.get(key, ())
+        if any(size < 1 for size in votes) or correct + sum(votes) > responses:
+            raise StoreError(
+                f"store: {what}: problem {key} has {correct} right and {sum(votes)} wrong answers of "
+                f"{responses} responses"
+            )
+    if record.repeat < 0:
+        raise StoreError(f"store: {what}: repeat {record.repeat} is less than 0")
 
 
 def _known(member: str, slots: Mapping[str, int], what: str) -> None:

@@ -1,4 +1,4 @@
-"""Queries for runs as a whole: their list, events, evaluations and the store's size."""
+"""Queries for runs as a whole: their list, events and the store's size."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, func, select
 
 from server.store import schema
 from server.store.connections import Location
 from server.store.records import MemberRecord, StoreError
 from server.store.run_state import load_members
-from server.store.views import EvaluationSummary, EventInfo, RunInfo
-
-Ints = NDArray[np.int64]
+from server.store.views import EventInfo, RunInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,51 +87,9 @@ def events(connection: Connection, key: RunKey, limit: int) -> list[EventInfo]:
     return [EventInfo(row.id, row.created, row.level, row.message, row.member, row.step) for row in rows]
 
 
-def evaluations(connection: Connection, key: RunKey) -> list[EvaluationSummary]:
-    """Every evaluation of a run, by benchmark, step and member slot."""
-    table = schema.evaluations
-    order = (table.c.benchmark, table.c.step, table.c.member)
-    rows = connection.execute(select(table).where(table.c.run == key.id).order_by(*order))
-    return [
-        EvaluationSummary(
-            member=key.members[row.member],
-            benchmark=row.benchmark,
-            step=row.step,
-            mean=or_nan(row.mean),
-            low=or_nan(row.low),
-            high=or_nan(row.high),
-            problems=row.problems,
-            responses=row.responses,
-            temperature=row.temperature,
-            seeds=row.seeds,
-        )
-        for row in rows
-    ]
-
-
 def or_nan(value: float | None) -> float:
     """A stored number; what was not finite is stored as missing."""
     return float("nan") if value is None else value
-
-
-def evaluation_problems(
-    connection: Connection, key: RunKey, benchmark: str, step: int, member: str
-) -> tuple[Ints, Ints, Ints]:
-    """(prompt keys, right, responses), [P] each, keys ascending, seeds summed; empty where nothing was recorded."""
-    table = schema.evaluation_problems
-    rows = connection.execute(
-        select(table.c.prompt, func.sum(table.c.correct), func.sum(table.c.responses))
-        .where(
-            table.c.run == key.id,
-            table.c.step == step,
-            table.c.benchmark == benchmark,
-            table.c.member == key.slot(member),
-        )
-        .group_by(table.c.prompt)
-        .order_by(table.c.prompt)
-    ).all()
-    table_of_rows = np.array([tuple(row) for row in rows], np.int64).reshape(-1, 3)
-    return table_of_rows[:, 0], table_of_rows[:, 1], table_of_rows[:, 2]
 
 
 def size(connection: Connection, location: Location) -> dict[str, int]:

@@ -14,12 +14,13 @@ from types import TracebackType
 
 from sqlalchemy import Connection, Engine
 
-from server.store import read_rows, read_runs, read_steps, read_windows, replays
+from server.store import read_evaluations, read_rows, read_runs, read_steps, read_windows, replays
 from server.store.connections import Location, check_version, locate, readable_errors, reader_engine, schema_version
 from server.store.counts import Floats, Ints
 from server.store.read_runs import RunKey
 from server.store.read_windows import Counts
 from server.store.records import (
+    EvaluationRecord,
     EventRecord,
     GraftedRecord,
     GroupRecord,
@@ -33,6 +34,7 @@ from server.store.records import (
 )
 from server.store.schema import WHOLE_RUN
 from server.store.views import (
+    BestCheckpoint,
     EvaluationSummary,
     EventInfo,
     GroupCounts,
@@ -46,9 +48,10 @@ from server.store.views import (
 )
 
 __all__ = [
-    "EvaluationSummary", "EventInfo", "EventRecord", "GraftedRecord", "GroupCounts", "GroupRecord", "MemberRecord",
-    "PeerGroup", "PromptRecord", "PromptRow", "Reader", "ReplayInfo", "ReplayRecord", "ResponseRecord", "RunInfo",
-    "SchemaError", "StoreError", "Trajectory", "TransferRecord", "TransferRow", "TransferVerdict", "open_reader",
+    "BestCheckpoint", "EvaluationRecord", "EvaluationSummary", "EventInfo", "EventRecord", "GraftedRecord",
+    "GroupCounts", "GroupRecord", "MemberRecord", "PeerGroup", "PromptRecord", "PromptRow", "Reader", "ReplayInfo",
+    "ReplayRecord", "ResponseRecord", "RunInfo", "SchemaError", "StoreError", "Trajectory", "TransferRecord",
+    "TransferRow", "TransferVerdict", "open_reader",
 ]  # fmt: skip
 
 
@@ -309,11 +312,27 @@ class Reader:
     # Evaluations
 
     def evaluations(self, run: str) -> list[EvaluationSummary]:
-        """Ordered by benchmark, step, member slot."""
+        """Those in the course of training, ordered by benchmark, step, member slot."""
         with self._run(run) as (connection, key):
-            return read_runs.evaluations(connection, key)
+            return read_evaluations.evaluations(connection, key)
+
+    def best(self, run: str) -> list[BestCheckpoint]:
+        """The best checkpoint of every member that has one, by the run's own rule, in slot order."""
+        with self._run(run) as (connection, key):
+            return read_evaluations.best(connection, key)
+
+    def repeats(self, run: str) -> list[EvaluationRecord]:
+        """The evaluations of the best checkpoints, by member, benchmark and repeat (1 and more)."""
+        with self._run(run) as (connection, key):
+            steps = {best.member: best.step for best in read_evaluations.best(connection, key)}
+            return read_evaluations.records(connection, key, steps, repeats=True)
+
+    def evaluation_records(self, run: str, step: int) -> list[EvaluationRecord]:
+        """The evaluations after one step in the course of training, by member and benchmark, as they were written."""
+        with self._run(run) as (connection, key):
+            return read_evaluations.records(connection, key, dict.fromkeys(key.members, step), repeats=False)
 
     def evaluation_problems(self, run: str, benchmark: str, step: int, member: str) -> tuple[Ints, Ints, Ints]:
         """(prompt keys [P], correct [P], responses [P]), keys ascending, seeds summed."""
         with self._run(run) as (connection, key):
-            return read_runs.evaluation_problems(connection, key, benchmark, step, member)
+            return read_evaluations.evaluation_problems(connection, key, benchmark, step, member)

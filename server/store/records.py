@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 EventLevel = Literal["info", "warning", "error"]
+# What a benchmark is for: to choose among checkpoints, or to report.
+Role = Literal["validation", "test"]
 
 # Verdict codes of responses nobody could grade: time-out, crash, grader error, unreadable reference answer.
 UNGRADED_VERDICTS = frozenset({-2, -3, -4, -5})
@@ -171,7 +173,12 @@ class MetricRecord:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRecord:
-    """One member on one benchmark after one step: `problems` holds (prompt key, correct, responses)."""
+    """One member on one benchmark after one step: `problems` holds (prompt key, correct, responses).
+
+    `repeat` 0 is the evaluation in the course of training, 1 and more are those of the best checkpoint, each with other
+    random numbers. `votes` holds, by prompt key, how many responses gave each wrong answer, most frequent first; a
+    problem whose answers were not told apart is missing there.
+    """
 
     member: str
     benchmark: str
@@ -179,6 +186,9 @@ class EvaluationRecord:
     problems: tuple[tuple[int, int, int], ...]
     temperature: float
     seed: int
+    role: Role = "test"
+    repeat: int = 0
+    votes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from server.store.counts import MEMBER_COUNTS, PAIR_COUNTS, PAIR_SUMS
 
 VERSION_TABLE = "graft_alembic_version"
 # Every schema version this program knows, oldest first; the last is the one it reads and writes.
-VERSIONS = ("0001", "0002", "0003")
+VERSIONS = ("0001", "0002", "0003", "0004")
 
 RUN_BITS, STEP_BITS, ORDINAL_BITS = 13, 22, 18
 # A member-less metric belongs to the whole run.
@@ -288,6 +288,8 @@ evaluations = Table(
     _key("step"),
     Column("benchmark", Text, primary_key=True),
     _key("member", SmallInteger),
+    # 0: in the course of training; 1 and more: the best checkpoint, evaluated again.
+    _key("repeat", SmallInteger),
     Column("mean", Double),
     Column("low", Double),
     Column("high", Double),
@@ -295,6 +297,7 @@ evaluations = Table(
     Column("responses", Integer, nullable=False),
     Column("temperature", Double, nullable=False),
     Column("seeds", Integer, nullable=False),
+    Column("role", Text, nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -305,10 +308,13 @@ evaluation_problems = Table(
     _key("step"),
     Column("benchmark", Text, primary_key=True),
     _key("member", SmallInteger),
+    _key("repeat", SmallInteger),
     _key("seed", Big),
     _key("prompt", Big),
     Column("correct", Integer, nullable=False),
     Column("responses", Integer, nullable=False),
+    # How many responses gave each wrong answer, as "3 1 1"; NULL where answers were not told apart.
+    Column("votes", Text),
     sqlite_with_rowid=False,
 )
 

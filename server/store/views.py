@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from server.store.records import GroupRecord, MemberRecord, PromptRecord, ReplayRecord, TransferRecord
+from server.store.records import GroupRecord, MemberRecord, PromptRecord, ReplayRecord, Role, TransferRecord
 
 RunStatus = Literal["running", "finished", "failed", "interrupted"]
 Outcome = Literal["grafted", "refused", "held out", ""]
@@ -107,7 +107,10 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSummary:
-    """Mean over problems of the share of right answers, with a 95 % interval; several seeds are pooled by problem."""
+    """Mean over problems of the share of right answers, with a 95 % interval; several seeds are pooled by problem.
+
+    Of an evaluation in the course of training; `role` says what its benchmark is for.
+    """
 
     member: str
     benchmark: str
@@ -119,6 +122,22 @@ class EvaluationSummary:
     responses: int
     temperature: float
     seeds: int
+    role: Role = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class BestCheckpoint:
+    """A member's best checkpoint: the `rule` chose `step` on `benchmarks`, all of the role `selected_on`.
+
+    `score` is the unweighted mean of pass@1 over them, in the course of training.
+    """
+
+    member: str
+    step: int
+    score: float
+    rule: str
+    selected_on: Role
+    benchmarks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
