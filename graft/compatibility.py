@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -72,6 +73,12 @@ def compatibility_of_sums(
     else:
         raise ValueError(f"normaliser must be 'own', 'bytes' or 'reference', got {normaliser!r}")
     return math.exp(min(max(log_ratio, -MAX_LOG_RATIO), MAX_LOG_RATIO))
+
+
+def mean_bytes_per_token(responses: Iterable[tuple[str, int]]) -> float:
+    """Scale of the `reference` normaliser: UTF-8 bytes over tokens of responses (text, tokens), at least one token."""
+    sizes = [(len(text.encode()), tokens) for text, tokens in responses]
+    return max(sum(size for size, _ in sizes), 1) / sum(tokens for _, tokens in sizes)
 
 
 def _logprobs(values: ArrayLike, owner: str) -> NDArray[np.float64]:

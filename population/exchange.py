@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graft.admission import Arrivals
-from graft.compatibility import normalised_compatibility
+from graft.compatibility import mean_bytes_per_token, normalised_compatibility
 from graft.groups import Group, Response
 from graft.methods import How
 from graft.retokenize import Refusal, Retokenized, retokenize
@@ -85,8 +85,7 @@ class Exchange:
         """Mean UTF-8 bytes per token over the population's rollouts; measured on the first batch, then frozen."""
         if self.bytes_per_token is None:
             responses = [response for own in groups.values() for group in own.values() for response in group.responses]
-            size = sum(len(response.text.encode()) for response in responses)
-            self.bytes_per_token = max(size, 1) / sum(len(response.ids) for response in responses)
+            self.bytes_per_token = mean_bytes_per_token((r.text, len(r.ids)) for r in responses)
         return self.bytes_per_token
 
     def carry_out(

@@ -13,6 +13,7 @@ from graft.compatibility import (
     admission_weight,
     compatibility,
     compatibility_of_sums,
+    mean_bytes_per_token,
     normalised_compatibility,
     updated_edge_rate,
 )
@@ -125,3 +126,8 @@ def test_sums_and_counts_give_the_same_s_bit_for_bit(normaliser):
         settings = {"normaliser": normaliser, "text_bytes": int(rng.integers(1, 3000)), "bytes_per_token": 3.7}
         sums = [(float(one.astype(np.float64).sum()), one.size) for one in (receiver, source)]
         assert compatibility_of_sums(*sums, **settings) == normalised_compatibility(receiver, source, **settings)
+
+
+def test_the_reference_scale_is_bytes_over_tokens_of_all_responses():
+    assert mean_bytes_per_token([("añb", 2), ("xyz", 3)]) == 7 / 5
+    assert mean_bytes_per_token([("", 4)]) == 1 / 4
