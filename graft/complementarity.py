@@ -57,10 +57,19 @@ def failure_correlation(successes: ArrayLike, attempts: ArrayLike) -> FloatArray
     k, n = _counts(successes, attempts)
     seen = (n > 0).astype(np.float64)
     failed = seen * (k == 0)
-    both = seen @ seen.T
-    fails_i, fails_j = failed @ seen.T, seen @ failed.T
-    variance = fails_i * (both - fails_i) * fails_j * (both - fails_j)
-    return _ratio(both * (failed @ failed.T) - fails_i * fails_j, np.sqrt(variance))
+    return phi_coefficient(seen @ seen.T, failed @ seen.T, failed @ failed.T)
+
+
+def phi_coefficient(both: ArrayLike, failed: ArrayLike, together: ArrayLike) -> FloatArray:
+    """Phi coefficient [..., N, N] from counts [..., N, N] that add up over steps, so that windows can be pooled.
+
+    Of the `both[i, j]` prompts that members i and j attempted, i failed `failed[i, j]` and both failed
+    `together[i, j]`. NaN where either failed all or none of them.
+    """
+    n, fails_i, joint = (np.asarray(counts, dtype=np.float64) for counts in (both, failed, together))
+    fails_j = np.swapaxes(fails_i, -1, -2)
+    variance = fails_i * (n - fails_i) * fails_j * (n - fails_j)
+    return _ratio(n * joint - fails_i * fails_j, np.sqrt(variance))
 
 
 def union_coverage(successes: ArrayLike, attempts: ArrayLike) -> Coverage:

@@ -18,8 +18,8 @@ MEMBER_COUNTS = (
     "received", "held_out", "rescuable", "any_peer",
 )  # fmt: skip
 PAIR_COUNTS = (
-    "both_attempted_fail", "solved", "routed", "grafted", "held_out", "responses", "admitted", "refused_floor",
-    "refused_other", "n_s",
+    "both_attempted_fail", "solved", "both_graded", "failed_beside", "failed_together", "routed", "grafted", "held_out",
+    "responses", "admitted", "refused_floor", "refused_other", "n_s",
 )  # fmt: skip
 PAIR_SUMS = ("sum_s", "sum_w")
 
@@ -121,8 +121,12 @@ def count_step(
         member[:, name[label]] = values.sum(axis=1)
 
     pair, pair_sums = _count_pairs(step, slots, transfers)
-    pair[..., PAIR_COUNTS.index("both_attempted_fail")] = _off_diagonal(all_fail, attempted)
-    pair[..., PAIR_COUNTS.index("solved")] = _off_diagonal(all_fail, solved)
+    seen = attempted & graded
+    for label, own, peers in (
+        ("both_attempted_fail", all_fail, attempted), ("solved", all_fail, solved),
+        ("both_graded", seen, seen), ("failed_beside", all_fail, seen), ("failed_together", all_fail, all_fail),
+    ):  # fmt: skip
+        pair[..., PAIR_COUNTS.index(label)] = _off_diagonal(own, peers)
     # A place that several sources give to is one place to its receiver, and one transfer to each pair.
     gates = list(zip(step.transfers, transfers, strict=True))
     for label, places in (

@@ -155,8 +155,10 @@ class Reader:
     def pair_counts(self, run: str, first_step: int, last_step: int) -> Counts:
         """[N, N] each, 0 on the diagonal.
 
-        both_attempted_fail, solved, routed, grafted (routed with an admitted response), held_out, responses, admitted,
-        refused_floor, refused_other, n_s (int64); sum_s over scored and sum_w over admitted responses (float64).
+        both_attempted_fail, solved; both_graded (prompts on which every response of both was graded), failed_beside
+        (those the row's member failed wholly), failed_together (those both failed wholly); routed, grafted (routed with
+        an admitted response), held_out, responses, admitted, refused_floor, refused_other, n_s (int64); sum_s over
+        scored and sum_w over admitted responses (float64).
         """
         with self._run(run) as (connection, key):
             edges = read_windows.window(key, first_step, last_step)

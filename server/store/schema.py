@@ -26,7 +26,7 @@ from server.store.counts import MEMBER_COUNTS, PAIR_COUNTS, PAIR_SUMS
 
 VERSION_TABLE = "graft_alembic_version"
 # Every schema version this program knows, oldest first; the last is the one it reads and writes.
-VERSIONS = ("0001", "0002", "0003", "0004")
+VERSIONS = ("0001", "0002", "0003", "0004", "0005")
 
 RUN_BITS, STEP_BITS, ORDINAL_BITS = 13, 22, 18
 # A member-less metric belongs to the whole run.

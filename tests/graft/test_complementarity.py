@@ -17,6 +17,7 @@ from graft.complementarity import (
     failure_correlation,
     mixing_modulus,
     pass_at_k,
+    phi_coefficient,
     union_coverage,
     uptake,
     wilson_interval,
@@ -64,6 +65,18 @@ def test_failure_correlation_is_the_correlation_of_failure_indicators(seed):
         else:
             assert phi[i, j] == pytest.approx(np.corrcoef(one, other)[0, 1])
             assert phi[j, i] == pytest.approx(phi[i, j])
+
+
+def test_pooled_counts_give_the_correlation_of_the_whole_window():
+    (k, n), (k2, n2) = random_counts(1), random_counts(2)
+    parts = []
+    for successes, attempts in ((k, n), (k2, n2)):
+        seen, failed = attempts > 0, (attempts > 0) & (successes == 0)
+        pairs = ((seen, seen), (failed, seen), (failed, failed))
+        parts.append([one.astype(int) @ other.T.astype(int) for one, other in pairs])
+    pooled = phi_coefficient(*(one + other for one, other in zip(*parts, strict=True)))
+    whole = failure_correlation(np.hstack([k, k2]), np.hstack([n, n2]))
+    np.testing.assert_allclose(pooled, whole, rtol=1e-12)
 
 
 def test_missing_data_is_nan_not_zero():

@@ -112,6 +112,10 @@ def _compare_group(
     return faults
 
 
+def _graded(rows: Group) -> bool:
+    return not any(one["verdict"] in UNGRADED for one in rows)
+
+
 def _kind(rows: Group) -> str:
     right = sum(one["reward"] > 0 for one in rows)
     if right == len(rows):
@@ -143,6 +147,12 @@ def _count_pairs(pair: dict[tuple[int, int], dict[str, float]], groups: dict[tup
             if slot == receiver and _kind(rows) == "all_fail" and (source, prompt) in groups:
                 counts["both_attempted_fail"] += 1
                 counts["solved"] += any(one["reward"] > 0 for one in groups[source, prompt])
+            peer = groups.get((source, prompt))
+            if slot == receiver and peer is not None and all(_graded(one) for one in (rows, peer)):
+                failed = _kind(rows) == "all_fail"
+                counts["both_graded"] += 1
+                counts["failed_beside"] += failed
+                counts["failed_together"] += failed and _kind(peer) == "all_fail"
 
 
 def _count_transfers(

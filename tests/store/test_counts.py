@@ -63,6 +63,10 @@ def test_counts_of_a_small_step_are_those_worked_out_by_hand(small_step: StepRec
     # c did not attempt prompt 3.
     assert pair["both_attempted_fail"] == [[0, 1, 1], [3, 0, 2], [0, 0, 0]]
     assert pair["solved"] == [[0, 0, 0], [2, 0, 1], [0, 0, 0]]
+    # The group of c on prompt 2 was not graded wholly, so nobody is compared with it there.
+    assert pair["both_graded"] == [[0, 3, 1], [3, 0, 1], [1, 1, 0]]
+    assert pair["failed_beside"] == [[0, 1, 0], [3, 0, 1], [0, 0, 0]]
+    assert pair["failed_together"] == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
     assert pair["routed"] == [[0, 0, 1], [1, 0, 0], [0, 0, 0]]
     assert pair["grafted"] == [[0, 0, 0], [1, 0, 0], [0, 0, 0]]
     assert pair["held_out"] == [[0, 0, 0], [1, 0, 0], [0, 0, 0]]
