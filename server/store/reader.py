@@ -14,7 +14,15 @@ from types import TracebackType
 
 from sqlalchemy import Connection, Engine
 
-from server.store import read_evaluations, read_rows, read_runs, read_steps, read_windows, replays
+from server.store import (
+    read_evaluations,
+    read_rows,
+    read_runs,
+    read_steps,
+    read_uptake,
+    read_windows,
+    replays,
+)
 from server.store.connections import Location, check_version, locate, readable_errors, reader_engine, schema_version
 from server.store.counts import Floats, Ints
 from server.store.read_runs import RunKey
@@ -168,6 +176,19 @@ class Reader:
         """The names of pair_counts, [B, N, N] each."""
         with self._run(run) as (connection, key):
             return read_windows.pair_counts(connection, key, read_windows.clip_edges(key, edges))
+
+    def uptake(
+        self, run: str, first_step: int, last_step: int, *, until: int | None = None
+    ) -> tuple[dict[str, Ints], dict[str, int]]:
+        """What receivers did at their next visit of a prompt that a transfer of these steps was chosen for.
+
+        (counts of each pair [N, N], counts of distinct places): grafted (carried out, whatever the gate admitted, for
+        so the control was drawn) and held_out (withheld), each with _seen (the receiver met the prompt again, up to
+        step `until`, by default the last) and _solved (at that next visit at least one rollout was right).
+        """
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            return read_uptake.uptake(connection, key, low, high, key.last if until is None else until)
 
     # Metrics
 
