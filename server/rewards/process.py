@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import select
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import IO
 
 from server.rewards.verdicts import VerdictCode
@@ -55,28 +57,32 @@ class Cancelled(WorkerFault):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question. op "grade": is `answer` the `gold`? op "gold": can `gold` be read?"""
+    """One question. op "grade": is `answer` the `gold`? op "gold": can `gold` be read? To the worker of a reward
+    function, op "score": what is the response `answer` to `prompt` worth? op "version": which code would say so?
+    """
 
     op: str
     gold: str
     answer: str
     timeout_s: float
+    prompt: str = ""
+    reward: str | None = None
 
     def line(self) -> bytes:
-        fields = {"op": self.op, "gold": self.gold, "answer": self.answer, "timeout_s": self.timeout_s}
-        return json.dumps(fields).encode() + b"\n"
+        return json.dumps(asdict(self)).encode() + b"\n"
 
 
 def worker_environment() -> dict[str, str]:
-    """An allow-list of the environment, with the import path, fixed hashing and one thread."""
+    """An allow-list of the environment, with the import path (the current folder last), fixed hashing, one thread."""
     kept = {name: os.environ[name] for name in ALLOWED_ENVIRONMENT if name in os.environ}
-    path = os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path)
+    path = os.pathsep.join(dict.fromkeys(os.path.abspath(entry or ".") for entry in [*sys.path, "."]))
     return kept | {"PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 
-def worker_command(memory_bytes: int) -> list[str]:
+def worker_command(memory_bytes: int, reward: str | None = None) -> list[str]:
     """A fresh interpreter that writes no byte code and does not import from where it stands."""
-    return [sys.executable, "-B", "-P", "-c", "from server.rewards.worker import main; main()", str(memory_bytes)]
+    code = "from server.rewards.worker import main; main()"
+    return [sys.executable, "-B", "-P", "-c", code, str(memory_bytes), *([reward] if reward else [])]
 
 
 def processor_seconds(pid: int) -> float:
@@ -98,20 +104,27 @@ def processor_seconds(pid: int) -> float:
 
 
 class WorkerProcess:
-    """One running worker. Used by one thread at a time; `cancelled` ends every wait."""
+    """One running worker, of the mathematics verifier or of one reward function. Used by one thread at a time;
+    `cancelled` ends every wait. The worker of a reward function has a folder for temporary files, gone with it.
+    """
 
-    def __init__(self, *, memory_bytes: int, start_timeout_s: float, cancelled: threading.Event) -> None:
+    def __init__(
+        self, *, memory_bytes: int, start_timeout_s: float, cancelled: threading.Event, reward: str | None = None
+    ) -> None:
         self._cancelled = cancelled
         self._buffer = b""
+        self.reward = reward
         self.items = 0
+        self._scratch = tempfile.mkdtemp(prefix="graft-reward-") if reward else None
         with tempfile.TemporaryFile() as errors:
             # A fresh interpreter, never a fork: the parent has threads and may hold a GPU.
             self._process = subprocess.Popen(
-                worker_command(memory_bytes),
+                worker_command(memory_bytes, reward),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=worker_environment(),
+                env=worker_environment() | ({"TMPDIR": self._scratch} if self._scratch else {}),
+                cwd=self._scratch,
                 start_new_session=True,  # Ctrl-C in the terminal is the parent's to handle
                 bufsize=0,
             )
@@ -148,7 +161,9 @@ class WorkerProcess:
         assert self._process.stdin is not None
         spent_before, begun_at = processor_seconds(self.pid), time.monotonic()
         try:
-            self._process.stdin.write(request.line())
+            unsent = memoryview(request.line())
+            while unsent:
+                unsent = unsent[self._process.stdin.write(unsent) :]
         except BrokenPipeError:
             raise WorkerDied("the verifier process died while idle", busy=False) from None
         self.items += 1
@@ -193,14 +208,17 @@ class WorkerProcess:
         return f"was ended by signal {-code}" if code < 0 else f"exited with status {code}"
 
     def kill(self) -> None:
-        """End the process now; safe to call again."""
-        self._process.kill()
+        """End the process and its group now; safe to call again."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
         # A process stuck in the kernel outlives its SIGKILL; the system reaps it when it can.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(EXIT_WAIT_S)
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def _verdict(line: bytes) -> tuple[VerdictCode, str]:

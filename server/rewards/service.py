@@ -1,12 +1,15 @@
 """Grading many answers at once: by reading where that suffices, else in worker processes that can be killed.
 
 One item is in flight per worker, so a hung expression costs its own time limit and nothing else. Workers start when the
-first item needs one. Safe from any thread and from inside an event loop (`submit` never waits).
+first item needs one; each serves the mathematics verifier or one reward function. Safe from any thread and from inside
+an event loop (`submit` never waits).
 """
 
 from __future__ import annotations
 
 import atexit
+import hashlib
+import json
 import os
 import threading
 import time
@@ -15,11 +18,12 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.rewards.cache import Outcome, VerdictCache
+from server.rewards.custom import BadReward
 from server.rewards.extract import MAX_ANSWER_CHARACTERS, find_answer, normalise
+from server.rewards.pending import Batch, Task, TaskKey, task_key
 from server.rewards.process import (
     WALL_FACTOR,
     Cancelled,
@@ -30,7 +34,7 @@ from server.rewards.process import (
     WorkerStartFailed,
 )
 from server.rewards.rules import decide, needs_no_parser
-from server.rewards.verdicts import Verdict, VerdictCode
+from server.rewards.verdicts import Item, Verdict, VerdictCode
 
 Pair = tuple[str, str]
 
@@ -46,41 +50,8 @@ class RewardServiceError(RuntimeError):
     """No verdicts can be had: the worker does not start, the service is closed, or a deadline passed."""
 
 
-class _Batch:
-    """The verdicts of one `submit`, filled in any order; the future is set with the last one."""
-
-    def __init__(self, size: int) -> None:
-        self.future: Future[list[Verdict]] = Future()
-        self.verdicts: list[Verdict | None] = [None] * size
-        self.missing = size
-        self.future.set_running_or_notify_cancel()  # so that nobody cancels it under the thread that resolves it
-
-    def fill(self, index: int, verdict: Verdict) -> None:
-        self.verdicts[index] = verdict
-        self.missing -= 1
-
-    def resolve(self) -> None:
-        """Called once, by whoever filled the last place, without the lock: callbacks run here."""
-        if not self.future.done():
-            self.future.set_result([verdict for verdict in self.verdicts if verdict is not None])
-
-
-@dataclass(eq=False)
-class _Task:
-    """One (op, gold, answer) for a worker, with everyone who waits for it."""
-
-    request: Request
-    waiting: list[tuple[_Batch, int]] = field(default_factory=list)
-    attempts: int = 0
-    idle_deaths: int = 0
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.request.op, self.request.gold, self.request.answer
-
-
 class RewardService:
-    """Grades (gold answer, response) pairs with verifiable rewards; gold first, the comparison is not symmetric.
+    """Grades (gold answer, response) pairs, gold first, as mathematics, and `Item`s by the reward function they name.
 
     workers: most worker processes at a time. timeout_s: processor time for one item (the clock only caps it, tenfold).
     memory_bytes: address space of a worker. recycle_after: items after which a worker is replaced. cache_path: verdicts
@@ -110,36 +81,61 @@ class RewardService:
         self._changed = threading.Condition()
         self._closing = threading.Event()
         # All below is guarded by `_changed`.
-        self._queue: deque[_Task] = deque()
-        self._tasks: dict[tuple[str, str, str], _Task] = {}
+        self._queue: deque[Task] = deque()
+        self._tasks: dict[TaskKey, Task] = {}
+        self._versions: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._counters: Counter[str] = Counter()
         self._workers: dict[int, WorkerProcess] = {}
         _open_services.add(self)
 
-    def submit(self, pairs: Sequence[Pair], *, timeout_s: float | None = None) -> Future[list[Verdict]]:
-        """Grade (gold answer, response text) pairs; the future holds one verdict per pair, in their order."""
+    def load_reward(self, name: str) -> str:
+        """Try a reward function `module:function` in a worker, once; returns the version of its code. Needed before
+        items may name it. Raises BadReward where it cannot be used.
+        """
+        self._check_open()
+        with self._changed:
+            known = self._versions.get(name)
+        if known is not None:
+            return known
+        batch = Batch(1)
+        with self._changed:
+            self._enqueue(batch, 0, Request("version", "", "", self._timeout_s, reward=name))
+            self._launch(batch)
+        (verdict,) = self._await(batch.future)
+        if verdict.code is not VerdictCode.RIGHT:
+            raise BadReward(verdict.detail)
+        with self._changed:
+            self._versions[name] = verdict.detail
+        return verdict.detail
+
+    def submit(self, items: Sequence[Pair | Item], *, timeout_s: float | None = None) -> Future[list[Verdict]]:
+        """Grade items, or (gold answer, response text) pairs; the future holds one verdict each, in their order."""
         limit = self._timeout_s if timeout_s is None else timeout_s
         _check_timeout(limit)
         self._check_open()
-        batch = _Batch(len(pairs))
+        batch = Batch(len(items))
         with self._changed:
-            for index, (gold, response) in enumerate(pairs):
-                self._place(batch, index, gold, response, limit)
+            for index, entry in enumerate(items):
+                item = Item(*entry)
+                if item.reward is None:
+                    self._place(batch, index, item.answer, item.response, limit)
+                else:
+                    self._place_custom(batch, index, item, item.reward, limit)
             complete = self._launch(batch)
         if complete:
             batch.resolve()
         return batch.future
 
-    def grade(self, pairs: Sequence[Pair], *, timeout_s: float | None = None) -> list[Verdict]:
+    def grade(self, items: Sequence[Pair | Item], *, timeout_s: float | None = None) -> list[Verdict]:
         """As `submit`, waiting for the verdicts."""
-        return self._await(self.submit(pairs, timeout_s=timeout_s))
+        return self._await(self.submit(items, timeout_s=timeout_s))
 
     def unparsable(self, answers: Sequence[str]) -> list[int]:
         """The indices of reference answers nothing can be graded against; such prompts should be dropped beforehand."""
         self._check_open()
-        batch = _Batch(len(answers))
+        batch = Batch(len(answers))
         with self._changed:
             for index, gold in enumerate(answers):
                 if not normalise(gold):
@@ -191,7 +187,7 @@ class RewardService:
 
     # --- placing items (with the lock held) --------------------------------------------------------------------------
 
-    def _place(self, batch: _Batch, index: int, gold: str, response: str, timeout_s: float) -> None:
+    def _place(self, batch: Batch, index: int, gold: str, response: str, timeout_s: float) -> None:
         """Decide one pair at once, or hand it to the workers."""
         self._counters["items"] += 1
         answer = find_answer(response)
@@ -213,20 +209,39 @@ class RewardService:
             self._counters["by_worker"] += 1
             self._enqueue(batch, index, Request("grade", gold, answer, timeout_s))
 
-    def _settle(self, batch: _Batch, index: int, answer: str | None, outcome: Outcome) -> None:
+    def _place_custom(self, batch: Batch, index: int, item: Item, reward: str, timeout_s: float) -> None:
+        """Hand one item to the workers of its reward function, unless the same was asked of the same code before."""
+        if reward not in self._versions:
+            raise RewardServiceError(f"rewards: {reward} is named before load_reward({reward!r}) tried it")
+        request = Request("score", item.answer, item.response, timeout_s, item.prompt, reward)
+        self._counters["items"] += 1
+        if (outcome := self._cache.get(self._cache_key(request), timeout_s)) is not None:
+            self._counters["by_cache"] += 1
+            self._settle(batch, index, None, outcome)
+        else:
+            self._counters["by_worker"] += 1
+            self._enqueue(batch, index, request)
+
+    def _cache_key(self, request: Request) -> tuple[str, str]:
+        if request.reward is None:
+            return request.gold, request.answer
+        asked = json.dumps([request.prompt, request.gold, request.answer])
+        return f"{request.reward} {self._versions[request.reward]}", hashlib.sha256(asked.encode()).hexdigest()
+
+    def _settle(self, batch: Batch, index: int, answer: str | None, outcome: Outcome) -> None:
         code, detail = outcome
         self._counters[code.name.lower()] += 1
         batch.fill(index, Verdict(code, answer, detail))
 
-    def _enqueue(self, batch: _Batch, index: int, request: Request) -> None:
-        task = self._tasks.get((request.op, request.gold, request.answer))
+    def _enqueue(self, batch: Batch, index: int, request: Request) -> None:
+        task = self._tasks.get(task_key(request))
         if task is None:
-            task = _Task(request)
+            task = Task(request)
             self._tasks[task.key] = task
             self._queue.append(task)
         task.waiting.append((batch, index))
 
-    def _launch(self, batch: _Batch) -> bool:
+    def _launch(self, batch: Batch) -> bool:
         """Wake or start a thread for each item in the queue, up to the limit; returns whether nothing is left to do."""
         if self._closing.is_set():
             raise RewardServiceError("rewards: the service is closed")
@@ -261,7 +276,7 @@ class RewardService:
         """One thread drives one worker process at a time."""
         worker: WorkerProcess | None = None
         try:
-            while (task := self._next_task()) is not None:
+            while (task := self._next_task(worker)) is not None:
                 worker = self._attempt(worker, task)
         except Cancelled:
             pass  # close() has already failed what was owed
@@ -274,7 +289,8 @@ class RewardService:
             with self._changed:
                 self._threads.remove(threading.current_thread())
 
-    def _next_task(self) -> _Task | None:
+    def _next_task(self, worker: WorkerProcess | None) -> Task | None:
+        """The first task the worker is for, else the first of all; None when the service closes."""
         with self._changed:
             while not self._queue:
                 if self._closing.is_set():
@@ -282,15 +298,23 @@ class RewardService:
                 self._idle += 1
                 self._changed.wait(IDLE_CHECK_S)
                 self._idle -= 1
-            return None if self._closing.is_set() else self._queue.popleft()
+            if self._closing.is_set():
+                return None
+            if worker is not None and worker.reward != self._queue[0].request.reward:
+                fitting = (i for i, task in enumerate(self._queue) if task.request.reward == worker.reward)
+                self._queue.rotate(-next(fitting, 0))
+            return self._queue.popleft()
 
-    def _attempt(self, worker: WorkerProcess | None, task: _Task) -> WorkerProcess | None:
+    def _attempt(self, worker: WorkerProcess | None, task: Task) -> WorkerProcess | None:
         """Put one item to a worker; returns the worker if it is still of use."""
         if worker is not None and worker.items >= self._recycle_after:
             self._discard(worker, "recycled")
             worker = None
+        if worker is not None and worker.reward != task.request.reward:
+            self._discard(worker)
+            worker = None
         if worker is None:
-            worker = self._start_worker()
+            worker = self._start_worker(task.request.reward)
         task.attempts += 1
         try:
             self._finish(task, worker.ask(task.request))
@@ -306,7 +330,7 @@ class RewardService:
             raise
         return None
 
-    def _after_death(self, task: _Task, fault: WorkerDied) -> None:
+    def _after_death(self, task: Task, fault: WorkerDied) -> None:
         """Try the item again: freely if the worker died idle, once if it died over this item."""
         if not fault.busy:
             task.attempts -= 1
@@ -318,11 +342,14 @@ class RewardService:
             self._queue.appendleft(task)
             self._changed.notify()
 
-    def _start_worker(self) -> WorkerProcess:
+    def _start_worker(self, reward: str | None) -> WorkerProcess:
         for attempt in range(1, MAX_START_FAILURES + 1):
             try:
                 worker = WorkerProcess(
-                    memory_bytes=self._memory_bytes, start_timeout_s=self._start_timeout_s, cancelled=self._closing
+                    memory_bytes=self._memory_bytes,
+                    start_timeout_s=self._start_timeout_s,
+                    cancelled=self._closing,
+                    reward=reward,
                 )
                 break
             except WorkerStartFailed:
@@ -340,15 +367,15 @@ class RewardService:
             if counter is not None:
                 self._counters[counter] += 1
 
-    def _finish(self, task: _Task, outcome: Outcome) -> None:
+    def _finish(self, task: Task, outcome: Outcome) -> None:
         with self._changed:
             if self._tasks.pop(task.key, None) is None:
                 return  # closed meanwhile
             request = task.request
-            if request.op == "grade":
-                self._cache.put((request.gold, request.answer), outcome, request.timeout_s)
+            if request.op in ("grade", "score"):
+                self._cache.put(self._cache_key(request), outcome, request.timeout_s)
             for batch, index in task.waiting:
-                self._settle(batch, index, request.answer, outcome)
+                self._settle(batch, index, request.answer if request.reward is None else None, outcome)
             complete = {batch for batch, _ in task.waiting if batch.missing == 0}
         for batch in complete:
             batch.resolve()

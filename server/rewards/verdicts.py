@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class VerdictCode(IntEnum):
@@ -17,6 +18,24 @@ class VerdictCode(IntEnum):
     ERROR = -4
     BAD_GOLD = -5
     TOO_LONG = -6
+
+
+class Item(NamedTuple):
+    """One response to grade: against `answer` by the mathematics verifier, or by the reward function named
+    `module:function`, which is given the prompt's text too.
+    """
+
+    answer: str
+    response: str
+    prompt: str = ""
+    reward: str | None = None
+
+
+class Score(NamedTuple):
+    """What a reward function may return in place of the bare number: the reward (0 or 1) and the reason for it."""
+
+    reward: float
+    detail: str
 
 
 UNGRADED = frozenset({VerdictCode.TIMEOUT, VerdictCode.CRASH, VerdictCode.ERROR, VerdictCode.BAD_GOLD})

@@ -1,8 +1,10 @@
-"""The process that runs math-verify: one request line in, one reply line out, bounded by the kernel and by its parent.
+"""The process that runs math-verify or one reward function: one request line in, one reply line out, bounded by the
+kernel and by its parent.
 
-Request: a JSON line {"op": "grade" | "gold", "gold", "answer", "timeout_s"}. Replies: `ready`, then for each request
-`begun` and `<code> <detail>` with a VerdictCode (for "gold": RIGHT or BAD_GOLD). Only such lines leave the process.
-Run as `python -c "from server.rewards.worker import main; main()" MEMORY_BYTES`.
+Request: a JSON line, the fields of process.Request. Replies: `ready`, then for each request `begun` and
+`<code> <detail>` with a VerdictCode (for "gold": RIGHT or BAD_GOLD; for "version": RIGHT and the version, or ERROR and
+why the function cannot be used). Only such lines leave the process.
+Run as `python -c "from server.rewards.worker import main; main()" MEMORY_BYTES [MODULE:FUNCTION]`.
 """
 
 from __future__ import annotations
@@ -11,17 +13,24 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from server.rewards.verdicts import VerdictCode
 
 READY = b"ready\n"
 BEGUN = b"begun\n"
-DETAIL_CHARACTERS = 200
+DETAIL_CHARACTERS = 400
+# The largest file a reward function may write; the mathematics verifier writes none.
+REWARD_FILE_BYTES = 64 << 20
 # The alarm repeats: one that is raised inside a destructor is printed and lost.
 ALARM_REPEAT_S = 0.2
+
+
+Grader = Callable[[dict[str, Any]], tuple[VerdictCode, str]]
 
 
 class OutOfTime(BaseException):
@@ -52,42 +61,75 @@ def main() -> None:
     """Limits first, then the imports, the self-test, and requests until the parent closes the pipe."""
     _limit(int(sys.argv[1]))
     requests, replies = _own_pipes()
-    from server.rewards import symbolic
-
-    _self_test(symbolic.equivalent)
+    reward = sys.argv[2] if len(sys.argv) > 2 else None
+    grader = _mathematics() if reward is None else _reward_function(reward)
     alarm = _Alarm()
     _silence_errors()
+    _bound_files(0 if reward is None else REWARD_FILE_BYTES)
     _write(replies, READY)
     for line in requests:
         request = json.loads(line)
         _write(replies, BEGUN)
         _bound_processor_time(request["timeout_s"])
-        code, detail = _answer(symbolic, alarm, request)
+        code, detail = _answer(grader, alarm, request)
         _write(replies, f"{int(code)} {_one_line(detail)}\n".encode("ascii", "replace"))
+    if reward is not None:  # the parent is gone, so nobody else removes the folder of temporary files
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
-def _answer(symbolic: Any, alarm: _Alarm, request: dict[str, Any]) -> tuple[VerdictCode, str]:
-    """One item, graded within its processor time."""
-    try:
-        alarm.start(request["timeout_s"])
+def _mathematics() -> Grader:
+    """The verifier of mathematics, loaded and tested."""
+    from server.rewards import symbolic
+
+    _self_test(symbolic.equivalent)
+
+    def grade(request: dict[str, Any]) -> tuple[VerdictCode, str]:
         try:
             if request["op"] == "gold":
                 found = symbolic.gold_is_readable(request["gold"])
                 return (VerdictCode.RIGHT, "") if found else (VerdictCode.BAD_GOLD, "not readable as mathematics")
             right = symbolic.equivalent(request["gold"], request["answer"])
+        except symbolic.UnreadableGold as error:
+            return VerdictCode.BAD_GOLD, str(error)
+        except RecursionError:
+            return VerdictCode.WRONG, "nested too deeply to be understood"
+        return (VerdictCode.RIGHT if right else VerdictCode.WRONG), "math-verify"
+
+    return grade
+
+
+def _reward_function(name: str) -> Grader:
+    """A reward function, imported once; one that cannot be used says why on every request."""
+    from server.rewards import custom
+
+    try:
+        loaded = custom.load_reward(name)
+    except custom.BadReward as error:
+        reason = str(error)
+        return lambda _request: (VerdictCode.ERROR, reason)
+
+    def grade(request: dict[str, Any]) -> tuple[VerdictCode, str]:
+        if request["op"] == "version":
+            return VerdictCode.RIGHT, loaded.version
+        return custom.score(loaded, request["prompt"], request["answer"], request["gold"])
+
+    return grade
+
+
+def _answer(grader: Grader, alarm: _Alarm, request: dict[str, Any]) -> tuple[VerdictCode, str]:
+    """One item, graded within its processor time. Whatever the grader raises is its fault, not the response's."""
+    try:
+        alarm.start(request["timeout_s"])
+        try:
+            return grader(request)
         finally:
             alarm.stop()
     except OutOfTime:
         return VerdictCode.TIMEOUT, f"more than {request['timeout_s']:g} s of processor time"
-    except symbolic.UnreadableGold as error:
-        return VerdictCode.BAD_GOLD, str(error)
-    except RecursionError:
-        return VerdictCode.WRONG, "nested too deeply to be understood"
     except MemoryError:
         return VerdictCode.ERROR, "more memory than the worker may use"
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return VerdictCode.ERROR, f"{type(error).__name__}: {error}"
-    return (VerdictCode.RIGHT if right else VerdictCode.WRONG), "math-verify"
 
 
 def _self_test(equivalent: Any) -> None:
@@ -124,11 +166,16 @@ def _own_pipes() -> tuple[BinaryIO, int]:
 
 
 def _silence_errors() -> None:
-    """After the start nobody reads stderr, and no file may grow: warnings of a parser are not kept."""
+    """After the start nobody reads stderr: warnings of a parser are not kept."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def _bound_files(largest_bytes: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = largest_bytes if hard == resource.RLIM_INFINITY else min(largest_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
 def _write(descriptor: int, line: bytes) -> None:

@@ -23,7 +23,7 @@ StandIn = Callable[..., WorkerProcess]
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     def start(code: str, cancelled: threading.Event | None = None) -> WorkerProcess:
-        monkeypatch.setattr(process, "worker_command", lambda _memory: [sys.executable, "-c", code])
+        monkeypatch.setattr(process, "worker_command", lambda _memory, _reward: [sys.executable, "-c", code])
         return WorkerProcess(memory_bytes=1 << 30, start_timeout_s=30.0, cancelled=cancelled or threading.Event())
 
     return start
@@ -78,7 +78,9 @@ def test_a_worker_that_cannot_start_says_why(stand_in: StandIn) -> None:
 
 
 def test_no_worker_is_an_error_not_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "worker_command", lambda _memory: [sys.executable, "-c", "raise SystemExit('broken')"])
+    monkeypatch.setattr(
+        process, "worker_command", lambda _memory, _reward: [sys.executable, "-c", "raise SystemExit('broken')"]
+    )
     with RewardService() as service:
         with pytest.raises(RewardServiceError, match="broken"):
             service.grade([("x+1", r"\boxed{1+x}")])
@@ -86,7 +88,9 @@ def test_no_worker_is_an_error_not_a_wrong_answer(monkeypatch: pytest.MonkeyPatc
 
 
 def test_crashing_twice_over_one_item_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "worker_command", lambda _memory: [sys.executable, "-c", BEGUN + "os.abort()"])
+    monkeypatch.setattr(
+        process, "worker_command", lambda _memory, _reward: [sys.executable, "-c", BEGUN + "os.abort()"]
+    )
     with RewardService() as service:
         (verdict,) = service.grade([("x+1", r"\boxed{1+x}")])
         assert verdict.code is VerdictCode.CRASH
@@ -94,7 +98,9 @@ def test_crashing_twice_over_one_item_is_a_crash(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_worker_that_never_begins_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "worker_command", lambda _memory: [sys.executable, "-c", READY + "os._exit(0)"])
+    monkeypatch.setattr(
+        process, "worker_command", lambda _memory, _reward: [sys.executable, "-c", READY + "os._exit(0)"]
+    )
     with RewardService() as service:
         assert service.grade([("x+1", r"\boxed{1+x}")])[0].code is VerdictCode.CRASH
         assert service.counters()["died_idle"] == MAX_IDLE_DEATHS
