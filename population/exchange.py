@@ -18,6 +18,7 @@ from graft.selection import Transfer
 from population.config import ExchangeConfig
 from population.member import Member
 from population.placement import wait
+from population.router import keyed_seed
 from server.rollouts.tokenizer import MemberTokenizer
 
 Slot = tuple[str, int]
@@ -165,9 +166,9 @@ class Exchange:
         arrivals = Arrivals(
             np.array(s, np.float64),
             np.array([peers[slot].rewards[i] for slot, i, _ in arrived], np.float64),
-            np.array([slot for slot, _, _ in arrived], np.int64),
+            np.array([transfers[slot].prompt for slot, _, _ in arrived], np.int64),
         )
-        rng = np.random.default_rng([self._seed, step, *f"admit {name}".encode()])
+        rng = np.random.default_rng(keyed_seed(self._seed, step, f"admit {name}"))
         admission = self._how.admit(arrivals, self._settings.floor, rng)
         admitted = {(slot, i): number for number, (slot, i, _) in enumerate(arrived)}
         grafts = []
