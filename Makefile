@@ -28,10 +28,10 @@ demo: setup
 	@$(GRAFT) train configs/demo.yaml --dashboard $(ARGS)
 
 demo-compare: setup
-	@$(PY) -m population.demo.study --arms grpo graft --folder runs/compare $(ARGS)
+	@$(GRAFT) sweep configs/sweeps/demo_compare.yaml $(ARGS)
 
 demo-study: setup
-	@$(PY) -m population.demo.study --arms all --seeds 0 1 2 3 4 --folder runs/study --output runs/study/results.json $(ARGS)
+	@$(GRAFT) sweep configs/sweeps/demo_study.yaml $(ARGS)
 
 dashboard: setup
 	@$(GRAFT) dashboard --store $(STORE) $(ARGS)

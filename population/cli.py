@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -30,8 +30,10 @@ Overrides = Annotated[
 
 
 @contextmanager
-def user_errors() -> Iterator[None]:
-    """Turn the faults a user can mend into one line and exit code 2; anything else keeps its traceback."""
+def user_errors(after_stop: str = "go on with --resume") -> Iterator[None]:
+    """Turn the faults a user can mend into one line and exit code 2; anything else keeps its traceback. `after_stop`
+    is said to whoever interrupts.
+    """
     try:
         yield
     except (RunError, StoreError) as error:
@@ -40,7 +42,7 @@ def user_errors() -> Iterator[None]:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        print("interrupted; go on with --resume", file=sys.stderr)
+        print(f"interrupted; {after_stop}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 
@@ -149,28 +151,30 @@ def plan(config: ConfigPath, set_: Overrides = None) -> None:
 def evaluate(
     config: ConfigPath,
     folder: Annotated[
-        Path, typer.Option("--members", help="folder with one exported model per member, e.g. runs/UID/members")
-    ],
+        Path | None, typer.Option("--members", help="folder with one exported model per member, e.g. runs/UID/members")
+    ] = None,
+    run: Annotated[str | None, typer.Option("--run", help="uid of a run whose best checkpoints are evaluated")] = None,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=0, help="default: evaluation.repeats; 0: once, with the random numbers of training"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="every number, for programs")] = False,
     set_: Overrides = None,
 ) -> None:
-    """Evaluate exported members on the benchmarks of a configuration and print the results."""
-    with user_errors():
+    """Evaluate exported members, or the best checkpoints of a run, on the benchmarks of a configuration."""
+    with user_errors("nothing was written"):
         settings = load(config, set_ or ())
+        if (folder is None) == (run is None):
+            raise ConfigError("give --members FOLDER or --run UID, not both and not neither")
         _one_thread_per_member(settings)
-        from population.evaluation import encode_benchmarks, load_benchmarks, load_exported
-        from population.evaluation import evaluate as measure
-        from population.report import print_evaluations
-        from server.rewards import RewardService
+        from population.evaluation import evaluate_exported, read_manifest
+        from population.evaluation_report import print_evaluation
 
-        with ExitStack() as stack:
-            service = RewardService(workers=settings.rewards.workers, timeout_s=settings.rewards.timeout_s)
-            rewards = stack.enter_context(service)
-            benchmarks = load_benchmarks(settings, rewards)
-            if not benchmarks:
-                raise ConfigError(f"{config}: evaluation.benchmarks: there are none; name one to evaluate on")
-            members = stack.enter_context(load_exported(settings, folder))
-            prompt_ids = encode_benchmarks(settings, folder, members, benchmarks)
-            print_evaluations(Console(), measure(0, members, prompt_ids, benchmarks, rewards, settings))
+        place = folder or settings.folder / str(run) / "best"
+        times = settings.evaluation.repeats if repeats is None else repeats
+        records = evaluate_exported(settings, place, times)
+        manifests = {member.name: read_manifest(place / member.name) for member in settings.members}
+        print_evaluation(Console(), records, manifests, settings.evaluation.k, as_json=as_json)
 
 
 @app.command()
@@ -182,6 +186,88 @@ def summary(
     """Print the closing summary of a recorded run."""
     with user_errors():
         _summary(Console(), load(config, set_ or ()), run)
+
+
+@app.command()
+def compare(
+    selectors: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[ARM=]SELECTOR...",
+            help="a sweep's folder, a saved comparison (.json), a store, STORE:GLOB, or a glob over uids and names",
+        ),
+    ],
+    store: Annotated[str, typer.Option(help="where globs without a store look")] = "sqlite:///runs/graft.db",
+    baseline: Annotated[
+        list[str] | None, typer.Option("--baseline", metavar="ARM", help="compare with this arm; may be repeated")
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="which checkpoint of a run is compared")] = "last",
+    cost: Annotated[str | None, typer.Option(help="what equal cost means, e.g. cpu_seconds or rollout_tokens")] = None,
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="compare runs that did not finish too")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="every number, for programs")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="one row for each arm, member and benchmark")] = False,
+    as_latex: Annotated[bool, typer.Option("--latex", help="booktabs tables")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Markdown tables")] = False,
+) -> None:
+    """Compare runs, or sets of seeds, side by side."""
+    from population.compare import command
+
+    with user_errors():
+        wanted = command.one_format(json=as_json, csv=as_csv, latex=as_latex, markdown=as_markdown)
+        found = command.compare(
+            selectors,
+            store=store,
+            baselines=baseline or (),
+            checkpoint=checkpoint,
+            cost=cost,
+            unfinished=unfinished,
+        )
+        command.show(Console(), found, wanted)
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP", help="for instance configs/sweeps/demo_compare.yaml")],
+    set_: Overrides = None,
+    folder: Annotated[Path | None, typer.Option(help="where its runs lie; default: the sweep's own")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="runs at a time")] = 2,
+    arm: Annotated[list[str] | None, typer.Option("--arm", help="only this arm; may be repeated")] = None,
+    seed: Annotated[list[int] | None, typer.Option("--seed", help="only this seed; may be repeated")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="check and list the runs, start none")] = False,
+) -> None:
+    """Run a grid of configurations and seeds in parallel processes and compare them. Finished runs are not repeated."""
+    from population.sweep import command
+    from population.sweep.spec import load_sweep
+
+    with user_errors("the same command goes on"):
+        signal.signal(signal.SIGTERM, _interrupt)
+        checked = command.check(load_sweep(file, folder, set_ or ()), arm or (), seed or ())
+        if plan:
+            command.print_plan(Console(), checked)
+        else:
+            raise typer.Exit(command.run(Console(), checked, jobs))
+
+
+@app.command()
+def replay(
+    run: Annotated[str, typer.Argument(help="uid of a recorded run, or latest")],
+    store: Annotated[str, typer.Option(help="database URL of the store")] = "sqlite:///runs/graft.db",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="method, seed or a key of exchange, e.g. exchange.floor=0.7"),
+    ] = None,
+    without: Annotated[list[str] | None, typer.Option(metavar="MEMBER", help="leave a member out")] = None,
+    first: Annotated[int | None, typer.Option(help="first step; default: the run's first")] = None,
+    last: Annotated[int | None, typer.Option(help="last step; default: the run's last")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
+    keep: Annotated[bool, typer.Option("--keep/--print-only", help="keep the result in the store")] = True,
+) -> None:
+    """Route and gate a recorded run again under other settings, without training."""
+    with user_errors():
+        from population.replay_command import Question, answer
+
+        question = Question(run, tuple(set_ or ()), tuple(without or ()), first, last)
+        answer(Console(), store, question, as_json=as_json, keep=keep)
 
 
 @app.command()
@@ -260,9 +346,9 @@ def _summary(console: Console, config: RunConfig, uid: str) -> None:
         hints = [
             f"look again: graft dashboard --store {config.store_url}",
         ]
-        members = config.folder / run.uid / "members"
-        if members.is_dir():
-            hints.append(f"the trained members: {members}")
+        for what, place in (("trained members", "members"), ("best checkpoints", "best")):
+            if (config.folder / run.uid / place).is_dir():
+                hints.append(f"the {what}: {config.folder / run.uid / place}")
         if run.method != "grpo" and any(member.model.startswith("demo:") for member in run.members):
             hints.append("what the exchange is worth: make demo-compare (the same seeds without it, side by side)")
             hints.append(

@@ -1,0 +1,211 @@
+"""Which runs are compared: selectors, and the arms they make.
+
+A selector is a sweep's folder, a comparison saved as JSON, a store, ``STORE:GLOB``, or a glob over uids and names in
+the default store; ``ARM=selector`` names the arm. Runs without a name for their arm are grouped by configuration, seed
+and places left out, and the arms are named by what differs between them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from graft.methods import METHODS
+from population.compare.results import RunResult, read_result
+from population.compare.saved import load_saved
+from population.compare.statistics import Arm
+from population.errors import RunError
+from population.sweep.manifest import MANIFEST, Manifest, read_manifest
+from server.store.reader import RunInfo, open_reader
+
+# Where a run lies, how it is repeated and how long it may take: nothing that makes it another arm.
+PLACES = {"seed", "warm_start_seed", "name", "folder", "store", "checkpoint", "deadlines"}
+MISSING = "none"
+
+
+class CompareError(RunError, ValueError):
+    """A comparison that cannot be made as asked; names the selector and the remedy."""
+
+
+@dataclass
+class Selection:
+    """Arms in the order in which they were found, what a sweep says about them, and what was left out."""
+
+    arms: dict[str, dict[int, RunResult]] = field(default_factory=dict)
+    descriptions: dict[str, str] = field(default_factory=dict)
+    baselines: tuple[str, ...] = ()
+    cost: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, arm: str, run: RunResult) -> None:
+        """One more run of an arm. Raises CompareError when the arm has another run of its seed."""
+        runs = self.arms.setdefault(arm, {})
+        other = runs.setdefault(run.seed, run)
+        if (other.uid, other.store) != (run.uid, run.store):
+            raise CompareError(
+                f"arm {arm!r} has two runs of seed {run.seed}: {other.uid} and {run.uid}; "
+                "select one by its uid, or give them arms of their own (ARM=SELECTOR)"
+            )
+
+    def adopt(self, baselines: Sequence[str], cost: str | None) -> None:
+        """What a sweep or a saved comparison was compared by holds unless an earlier selector said otherwise."""
+        self.baselines = self.baselines or tuple(baselines)
+        self.cost = self.cost or cost
+
+    def finish(self) -> tuple[Arm, ...]:
+        """The arms, runs by seed."""
+        return tuple(
+            Arm(name, dict(sorted(runs.items())), self.descriptions.get(name, "")) for name, runs in self.arms.items()
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run that a selector without an arm's name matched."""
+
+    info: RunInfo
+    result: RunResult
+
+
+def select(selectors: Sequence[str], store: str, *, unfinished: bool = False) -> Selection:
+    """The arms that selectors make; ``store`` is where globs look. Runs that did not finish are left out and named,
+    unless ``unfinished``. Raises CompareError, StoreError.
+    """
+    selection, loose = Selection(), []
+    for text in selectors:
+        arm, selector = _arm_and_selector(text)
+        path = Path(selector)
+        if (path / MANIFEST).is_file():
+            _add_sweep(selection, read_manifest(path), path, arm, unfinished)
+        elif path.suffix == ".json" and path.is_file():
+            saved = load_saved(path)
+            selection.adopt(saved.baselines, saved.cost)
+            for known in saved.arms:
+                selection.descriptions.setdefault(arm or known.name, known.description)
+                for run in known.runs.values():
+                    selection.add(arm or known.name, run)
+        elif path.is_dir():
+            raise CompareError(f"{selector}: is a folder without {MANIFEST}; give a sweep's folder, or a store's file")
+        else:
+            found = _matching(*_store_and_glob(selector, store), text, selection, unfinished)
+            if arm is None:
+                loose += found
+            for one in found if arm else ():
+                selection.add(str(arm), one.result)
+    for name, one in group(loose):
+        selection.add(name, one.result)
+    if not any(selection.arms.values()):
+        left = "; ".join(selection.notes)
+        raise CompareError(f"there is no finished run to compare{': ' + left if left else ''}")
+    return selection
+
+
+def _arm_and_selector(text: str) -> tuple[str | None, str]:
+    arm, separator, selector = text.partition("=")
+    if not separator or any(mark in arm for mark in "/:*?["):
+        return None, text
+    if not arm or not selector:
+        raise CompareError(f"{text}: expected ARM=SELECTOR, for instance graft=runs/graft.db:graft-*")
+    return arm, selector
+
+
+def _store_and_glob(selector: str, store: str) -> tuple[str, str]:
+    """A selector is a store, STORE:GLOB, or a glob in the default store."""
+    head, separator, tail = selector.rpartition(":")
+    if separator and not tail.startswith("//"):
+        return head, tail
+    if "://" in selector or Path(selector).is_file():
+        return selector, "*"
+    return store, selector
+
+
+def _matching(store: str, pattern: str, text: str, selection: Selection, unfinished: bool) -> list[Found]:
+    """The runs of a store whose uid or name matches, oldest first."""
+    with open_reader(store) as reader:
+        runs = list(reversed(reader.runs()))
+        matched = [
+            run
+            for run in runs
+            if fnmatchcase(run.uid, pattern)
+            or fnmatchcase(run.name, pattern)
+            or (pattern == "latest" and run is runs[-1])
+        ]
+        if not matched:
+            known = ", ".join(run.uid for run in runs[-5:]) or "it holds none"
+            raise CompareError(f"{text}: no run in {store} has such a uid or name; the newest: {known}")
+        kept = [run for run in matched if unfinished or run.status == "finished"]
+        selection.notes += [_left_out(run) for run in matched if run not in kept]
+        return [Found(run, read_result(reader, run, store)) for run in kept]
+
+
+def _left_out(run: RunInfo) -> str:
+    return f"left out: {run.uid} is {run.status} at step {run.last_step or 0} of {run.total_steps}"
+
+
+def _add_sweep(selection: Selection, sweep: Manifest, folder: Path, arm: str | None, unfinished: bool) -> None:
+    """Every arm of a sweep's folder; runs that are not there are named."""
+    absent = []
+    selection.adopt(sweep.baselines, sweep.cost)
+    for planned in sweep.arms:
+        selection.descriptions.setdefault(arm or planned.name, planned.description)
+        for run in planned.runs:
+            store = str(folder / run.store)
+            if not (folder / run.store).is_file():
+                absent.append(run.uid)
+                continue
+            with open_reader(store) as reader:
+                info = next((one for one in reader.runs() if one.uid == run.uid), None)
+                if info is None:
+                    absent.append(run.uid)
+                elif unfinished or info.status == "finished":
+                    selection.add(arm or planned.name, read_result(reader, info, store))
+                else:
+                    selection.notes.append(_left_out(info))
+    if absent:
+        more = f" and {len(absent) - 6} more" if len(absent) > 6 else ""
+        selection.notes.append(f"not run: {', '.join(absent[:6])}{more}")
+
+
+def group(runs: Sequence[Found]) -> Iterator[tuple[str, Found]]:
+    """(name of the arm, run): one arm for each configuration, named by its method and by what differs from most."""
+    flat = [{key: value for key, value in _flat(_comparable(one.info.config))} for one in runs]
+    keys = list(dict.fromkeys(key for one in flat for key in one))
+    values = {key: [one.get(key, MISSING) for one in flat] for key in keys}
+    common = {key: Counter(column).most_common(1)[0][0] for key, column in values.items()}
+    for one, settings in zip(runs, flat, strict=True):
+        fixed = METHODS[one.info.method].settings if one.info.method in METHODS else {}
+        differing = [
+            f"{key}={settings.get(key, MISSING)}"
+            for key in keys
+            if key not in fixed and settings.get(key, MISSING) != common[key]
+        ]
+        yield " ".join([one.info.method, *differing]), one
+
+
+def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded configuration without what may differ within an arm."""
+    kept = {key: value for key, value in config.items() if key not in PLACES and key != "method"}
+    kept["members"] = {
+        str(entry["name"]): {
+            key: {part: text for part, text in value.items() if part not in ("store", "run")}
+            if key == "source" and isinstance(value, Mapping)
+            else value
+            for key, value in entry.items()
+            if key != "name"
+        }
+        for entry in config.get("members", ())
+    }
+    return kept
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)

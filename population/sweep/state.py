@@ -1,0 +1,58 @@
+"""Where a run of a sweep stands, by its record, and whether the record is of the run that is wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from population.config import ConfigError, as_dict, course, differences, parse
+from population.sweep.manifest import SweepError
+from population.sweep.spec import PlannedRun
+from server.store.connections import locate
+from server.store.reader import RunInfo, open_reader
+
+State = Literal["new", "begun", "finished"]
+
+
+def recorded(run: PlannedRun) -> RunInfo | None:
+    """The run's record; None before it has one."""
+    if not database(run).is_file():
+        return None
+    with open_reader(run.config.store_url) as reader:
+        return next((info for info in reader.runs() if info.uid == run.uid), None)
+
+
+def database(run: PlannedRun) -> Path:
+    """The file of the run's store."""
+    return locate(run.config.store_url).database
+
+
+def state(run: PlannedRun) -> State:
+    """Whether the run is to be started, to go on, or done. Raises SweepError when its record is of another
+    configuration, StoreError when it cannot be read.
+    """
+    info = recorded(run)
+    if info is None:
+        return "new"
+    kept = {key: value for key, value in info.config.items() if key != "problems"}
+    try:
+        # Keys that this program has and the recording one had not take their defaults.
+        former = as_dict(parse(kept, source=f"run {run.uid}"))
+    except ConfigError as error:
+        raise SweepError(f"{run.home}: was recorded by another version ({error}); choose another folder") from None
+    wanted = as_dict(run.config)
+    changed = differences(course(former), course(wanted))
+    if changed:
+        raise SweepError(
+            f"{run.home}: was recorded with another configuration (differs in {', '.join(changed[:5])}); "
+            "remove that folder, or choose another with --folder"
+        )
+    if run.config.steps is not None and (info.last_step or 0) > run.config.steps:
+        raise SweepError(
+            f"{run.home}: is recorded to step {info.last_step}; steps = {run.config.steps} would cut it, "
+            "remove that folder or raise steps"
+        )
+    if info.status != "finished":
+        return "begun"
+    lengths = [(tree["steps"], tree["epochs"]) for tree in (former, wanted)]
+    return "finished" if lengths[0] == lengths[1] else "begun"
