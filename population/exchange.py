@@ -189,7 +189,7 @@ class Exchange:
                         float(admission.weights[number]),
                         advantage,
                         admission.reasons[number],
-                        float(source.sum()),
+                        log_likelihood(source),
                         len(source),
                     )
                 )
@@ -217,6 +217,11 @@ class Exchange:
         return wait(future, self._deadline_s, member=name, phase="exchange", step=step)
 
 
+def log_likelihood(logprobs: np.ndarray) -> float:
+    """Sum of a response's log-probs in double precision, so that s can be computed again from the record."""
+    return float(logprobs.astype(np.float64).sum())
+
+
 def _array(ids: Sequence[int]) -> np.ndarray:
     return np.asarray(ids, dtype=np.int32)
 
@@ -224,5 +229,5 @@ def _array(ids: Sequence[int]) -> np.ndarray:
 def _refused(reason: str, advantage: float, source: np.ndarray) -> GraftedResponse:
     nothing = np.zeros(0, np.float32)
     return GraftedResponse(
-        nothing.astype(np.int32), nothing, None, 0.0, advantage, reason, float(source.sum()), len(source)
+        nothing.astype(np.int32), nothing, None, 0.0, advantage, reason, log_likelihood(source), len(source)
     )

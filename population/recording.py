@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from graft.advantages import group_advantages
-from population.exchange import Graft
+from population.exchange import Graft, log_likelihood
 from population.prompts import Problem
 from population.rollouts import Rollout
 from population.trainer import UpdateReport
@@ -80,7 +80,7 @@ def _grafted(graft: Graft | None) -> tuple[GraftedRecord, ...]:
             weight=r.weight,
             refusal=r.refusal,
             receiver_tokens=len(r.ids),
-            receiver_logprob=float(r.old_logprobs.sum()) if len(r.ids) else None,
+            receiver_logprob=log_likelihood(r.old_logprobs) if len(r.ids) else None,
             source_tokens=r.source_tokens,
             source_logprob=r.source_logprob,
         )
