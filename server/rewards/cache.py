@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 
 from server.rewards.rules import VERIFIER_VERSION
-from server.rewards.verdicts import VerdictCode
+from server.rewards.verdicts import Outcome, VerdictCode
 
-Outcome = tuple[VerdictCode, str]
 _FAULTS = frozenset({VerdictCode.TIMEOUT, VerdictCode.CRASH, VerdictCode.ERROR})
 
 
@@ -55,8 +54,8 @@ class VerdictCache:
         unfinished = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         with unfinished.open("w", encoding="utf-8") as file:
             file.write(json.dumps({"verifier": VERIFIER_VERSION}) + "\n")
-            for (gold, answer), (code, detail) in self._sure.items():
-                file.write(json.dumps([gold, answer, int(code), detail]) + "\n")
+            for (gold, answer), outcome in self._sure.items():
+                file.write(json.dumps([gold, answer, *outcome]) + "\n")
         unfinished.replace(self._path)
 
     def _load(self, path: Path) -> None:
@@ -65,5 +64,5 @@ class VerdictCache:
             if header.get("verifier") != VERIFIER_VERSION:
                 return
             for line in file:
-                gold, answer, code, detail = json.loads(line)
-                self._sure[gold, answer] = VerdictCode(code), detail
+                gold, answer, code, *more = json.loads(line)
+                self._sure[gold, answer] = Outcome(VerdictCode(code), *more)

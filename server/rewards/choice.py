@@ -36,9 +36,10 @@ def score(prompt: str, response: str, answer: str) -> Score:
         return Score(0, "the box is cut off or empty")
     if gold:
         chosen = letters(given) or option_of(prompt, given) if given else letters_of_last_line(response)
-        return Score(float(chosen == gold), f"chose {', '.join(sorted(chosen)) or 'no option'}")
+        named = ", ".join(sorted(chosen))
+        return Score(float(chosen == gold), f"chose {named or 'no option'}", named or None)
     said = plain(given if given is not None else _last_line(response))
-    return Score(float(said == plain(answer)), f"answered {said[:80]!r}")
+    return Score(float(said == plain(answer)), f"answered {said[:80]!r}", said or None)
 
 
 def letters(text: str) -> frozenset[str]:

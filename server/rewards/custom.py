@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.rewards.verdicts import Score, VerdictCode
+from server.rewards.verdicts import Outcome, Score, VerdictCode
 
 # The limit of the service where nothing else is said; what `time_left` gives outside a worker.
 DEFAULT_TIMEOUT_S = 5.0
@@ -69,16 +69,15 @@ def load_reward(name: str) -> LoadedReward:
     return LoadedReward(name, function, _version(module))
 
 
-def score(reward: LoadedReward, prompt: str, response: str, answer: str) -> tuple[VerdictCode, str]:
+def score(reward: LoadedReward, prompt: str, response: str, answer: str) -> Outcome:
     """The verdict of a reward function on one response: RIGHT, WRONG, or ERROR for a value that is no reward."""
-    value = reward.function(prompt, response, answer)
-    detail = reward.name
-    if isinstance(value, Score):
-        value, detail = value
+    found = reward.function(prompt, response, answer)
+    value, detail, extracted = found if isinstance(found, Score) else Score(found)
     if isinstance(value, bool | int | float) and value in (0, 1):
-        return (VerdictCode.RIGHT if value else VerdictCode.WRONG), str(detail)
+        return Outcome(VerdictCode.RIGHT if value else VerdictCode.WRONG, detail or reward.name, extracted)
     given = repr(value)[:80]
-    return VerdictCode.ERROR, f"{reward.name} returned {given}; a reward is 0 or 1: compare with a threshold in it"
+    fault = f"{reward.name} returned {given}; a reward is 0 or 1: compare with a threshold in it"
+    return Outcome(VerdictCode.ERROR, fault)
 
 
 def _import(name: str, module_name: str) -> Any:

@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import IO
 
-from server.rewards.verdicts import VerdictCode
+from server.rewards.verdicts import Outcome, VerdictCode
 from server.rewards.worker import BEGUN, READY
 
 # The worker's own alarm rings first; the kill is for code that never returns to the interpreter.
@@ -149,15 +149,15 @@ class WorkerProcess:
             said = errors.read()[-2000:].decode(errors="replace").strip()
             raise WorkerStartFailed(f"the verifier process {self._epitaph()} at its start: {said or 'it said nothing'}")
 
-    def ask(self, request: Request) -> tuple[VerdictCode, str]:
-        """The worker's verdict and its detail. Raises WorkerDied, ItemTimedOut or Cancelled; then it is dead."""
+    def ask(self, request: Request) -> Outcome:
+        """The worker's verdict. Raises WorkerDied, ItemTimedOut or Cancelled; then it is dead."""
         try:
             return self._ask(request)
         except WorkerFault:
             self.kill()
             raise
 
-    def _ask(self, request: Request) -> tuple[VerdictCode, str]:
+    def _ask(self, request: Request) -> Outcome:
         assert self._process.stdin is not None
         spent_before, begun_at = processor_seconds(self.pid), time.monotonic()
         try:
@@ -221,9 +221,10 @@ class WorkerProcess:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-def _verdict(line: bytes) -> tuple[VerdictCode, str]:
-    code, _, detail = line.decode("ascii", "replace").strip().partition(" ")
+def _verdict(line: bytes) -> Outcome:
+    said, _, extracted = line.decode("ascii", "replace").strip().partition("\t")
+    code, _, detail = said.partition(" ")
     try:
-        return VerdictCode(int(code)), detail
+        return Outcome(VerdictCode(int(code)), detail, json.loads(extracted) if extracted else None)
     except ValueError:
         raise WorkerDied(f"the verifier process replied {line[:80]!r}", busy=True) from None

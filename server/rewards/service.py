@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 
-from server.rewards.cache import Outcome, VerdictCache
+from server.rewards.cache import VerdictCache
 from server.rewards.custom import BadReward
 from server.rewards.extract import MAX_ANSWER_CHARACTERS, find_answer, normalise
 from server.rewards.pending import Batch, Task, TaskKey, task_key
@@ -34,7 +34,7 @@ from server.rewards.process import (
     WorkerStartFailed,
 )
 from server.rewards.rules import decide, needs_no_parser
-from server.rewards.verdicts import Item, Verdict, VerdictCode
+from server.rewards.verdicts import Item, Outcome, Verdict, VerdictCode
 
 Pair = tuple[str, str]
 
@@ -192,16 +192,16 @@ class RewardService:
         self._counters["items"] += 1
         answer = find_answer(response)
         if not gold or not normalise(gold):
-            self._settle(batch, index, answer, (VerdictCode.BAD_GOLD, "the reference answer is empty"))
+            self._settle(batch, index, answer, Outcome(VerdictCode.BAD_GOLD, "the reference answer is empty"))
         elif answer is None:
-            self._settle(batch, index, None, (VerdictCode.NO_ANSWER, "no complete final answer"))
+            self._settle(batch, index, None, Outcome(VerdictCode.NO_ANSWER, "no complete final answer"))
         elif len(answer) > MAX_ANSWER_CHARACTERS:
             shown = answer[:MAX_ANSWER_CHARACTERS]
-            self._settle(batch, index, shown, (VerdictCode.TOO_LONG, f"{len(answer)} characters"))
+            self._settle(batch, index, shown, Outcome(VerdictCode.TOO_LONG, f"{len(answer)} characters"))
         elif (decision := decide(gold, answer)) is not None:
             self._counters["by_rule"] += 1
             right, rule = decision
-            self._settle(batch, index, answer, (VerdictCode.RIGHT if right else VerdictCode.WRONG, rule))
+            self._settle(batch, index, answer, Outcome(VerdictCode.RIGHT if right else VerdictCode.WRONG, rule))
         elif (outcome := self._cache.get((gold, answer), timeout_s)) is not None:
             self._counters["by_cache"] += 1
             self._settle(batch, index, answer, outcome)
@@ -229,9 +229,8 @@ class RewardService:
         return f"{request.reward} {self._versions[request.reward]}", hashlib.sha256(asked.encode()).hexdigest()
 
     def _settle(self, batch: Batch, index: int, answer: str | None, outcome: Outcome) -> None:
-        code, detail = outcome
-        self._counters[code.name.lower()] += 1
-        batch.fill(index, Verdict(code, answer, detail))
+        self._counters[outcome.code.name.lower()] += 1
+        batch.fill(index, Verdict(outcome.code, outcome.extracted if answer is None else answer, outcome.detail))
 
     def _enqueue(self, batch: Batch, index: int, request: Request) -> None:
         task = self._tasks.get(task_key(request))
@@ -321,7 +320,7 @@ class RewardService:
             return worker
         except ItemTimedOut as fault:
             self._discard(worker, "killed")
-            self._finish(task, (VerdictCode.TIMEOUT, str(fault)))
+            self._finish(task, Outcome(VerdictCode.TIMEOUT, str(fault)))
         except WorkerDied as fault:
             self._discard(worker, "died_busy" if fault.busy else "died_idle")
             self._after_death(task, fault)
@@ -336,7 +335,7 @@ class RewardService:
             task.attempts -= 1
             task.idle_deaths += 1
         if task.attempts >= MAX_ATTEMPTS or task.idle_deaths >= MAX_IDLE_DEATHS:
-            self._finish(task, (VerdictCode.CRASH, str(fault)))
+            self._finish(task, Outcome(VerdictCode.CRASH, str(fault)))
             return
         with self._changed:
             self._queue.appendleft(task)

@@ -32,10 +32,21 @@ class Item(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What a reward function may return in place of the bare number: the reward (0 or 1) and the reason for it."""
+    """What a reward function may return in place of the bare number: the reward (0 or 1), the reason for it, and the
+    answer it found in the response (None: there is none to speak of; majority votes need it).
+    """
 
     reward: float
-    detail: str
+    detail: str = ""
+    extracted: str | None = None
+
+
+class Outcome(NamedTuple):
+    """A verdict as a worker gives it and the cache keeps it. extracted: only from reward functions."""
+
+    code: VerdictCode
+    detail: str = ""
+    extracted: str | None = None
 
 
 UNGRADED = frozenset({VerdictCode.TIMEOUT, VerdictCode.CRASH, VerdictCode.ERROR, VerdictCode.BAD_GOLD})

@@ -2,8 +2,8 @@
 kernel and by its parent.
 
 Request: a JSON line, the fields of process.Request. Replies: `ready`, then for each request `begun` and
-`<code> <detail>` with a VerdictCode (for "gold": RIGHT or BAD_GOLD; for "version": RIGHT and the version, or ERROR and
-why the function cannot be used). Only such lines leave the process.
+`<code> <detail>` with a VerdictCode and, after a tab, perhaps an extracted answer (for "gold": RIGHT or BAD_GOLD; for
+"version": RIGHT and the version, or ERROR and why the function cannot be used). Only such lines leave the process.
 Run as `python -c "from server.rewards.worker import main; main()" MEMORY_BYTES [MODULE:FUNCTION]`.
 """
 
@@ -19,10 +19,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from server.rewards.verdicts import VerdictCode
+from server.rewards.verdicts import Outcome, VerdictCode
 
 READY = b"ready\n"
 BEGUN = b"begun\n"
+BAD_GOLD = VerdictCode.BAD_GOLD
 DETAIL_CHARACTERS = 400
 # The largest file a reward function may write; the mathematics verifier writes none.
 REWARD_FILE_BYTES = 64 << 20
@@ -30,7 +31,7 @@ REWARD_FILE_BYTES = 64 << 20
 ALARM_REPEAT_S = 0.2
 
 
-Grader = Callable[[dict[str, Any]], tuple[VerdictCode, str]]
+Grader = Callable[[dict[str, Any]], Outcome]
 
 
 class OutOfTime(BaseException):
@@ -71,8 +72,7 @@ def main() -> None:
         request = json.loads(line)
         _write(replies, BEGUN)
         _bound_processor_time(request["timeout_s"])
-        code, detail = _answer(grader, alarm, request)
-        _write(replies, f"{int(code)} {_one_line(detail)}\n".encode("ascii", "replace"))
+        _write(replies, _reply(_answer(grader, alarm, request)))
     if reward is not None:  # the parent is gone, so nobody else removes the folder of temporary files
         shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
@@ -83,17 +83,17 @@ def _mathematics() -> Grader:
 
     _self_test(symbolic.equivalent)
 
-    def grade(request: dict[str, Any]) -> tuple[VerdictCode, str]:
+    def grade(request: dict[str, Any]) -> Outcome:
         try:
             if request["op"] == "gold":
                 found = symbolic.gold_is_readable(request["gold"])
-                return (VerdictCode.RIGHT, "") if found else (VerdictCode.BAD_GOLD, "not readable as mathematics")
+                return Outcome(VerdictCode.RIGHT) if found else Outcome(BAD_GOLD, "not readable as mathematics")
             right = symbolic.equivalent(request["gold"], request["answer"])
         except symbolic.UnreadableGold as error:
-            return VerdictCode.BAD_GOLD, str(error)
+            return Outcome(BAD_GOLD, str(error))
         except RecursionError:
-            return VerdictCode.WRONG, "nested too deeply to be understood"
-        return (VerdictCode.RIGHT if right else VerdictCode.WRONG), "math-verify"
+            return Outcome(VerdictCode.WRONG, "nested too deeply to be understood")
+        return Outcome(VerdictCode.RIGHT if right else VerdictCode.WRONG, "math-verify")
 
     return grade
 
@@ -106,17 +106,17 @@ def _reward_function(name: str) -> Grader:
         loaded = custom.load_reward(name)
     except custom.BadReward as error:
         reason = str(error)
-        return lambda _request: (VerdictCode.ERROR, reason)
+        return lambda _request: Outcome(VerdictCode.ERROR, reason)
 
-    def grade(request: dict[str, Any]) -> tuple[VerdictCode, str]:
+    def grade(request: dict[str, Any]) -> Outcome:
         if request["op"] == "version":
-            return VerdictCode.RIGHT, loaded.version
+            return Outcome(VerdictCode.RIGHT, loaded.version)
         return custom.score(loaded, request["prompt"], request["answer"], request["gold"])
 
     return grade
 
 
-def _answer(grader: Grader, alarm: _Alarm, request: dict[str, Any]) -> tuple[VerdictCode, str]:
+def _answer(grader: Grader, alarm: _Alarm, request: dict[str, Any]) -> Outcome:
     """One item, graded within its processor time. Whatever the grader raises is its fault, not the response's."""
     try:
         alarm.start(request["timeout_s"])
@@ -125,11 +125,11 @@ def _answer(grader: Grader, alarm: _Alarm, request: dict[str, Any]) -> tuple[Ver
         finally:
             alarm.stop()
     except OutOfTime:
-        return VerdictCode.TIMEOUT, f"more than {request['timeout_s']:g} s of processor time"
+        return Outcome(VerdictCode.TIMEOUT, f"more than {request['timeout_s']:g} s of processor time")
     except MemoryError:
-        return VerdictCode.ERROR, "more memory than the worker may use"
+        return Outcome(VerdictCode.ERROR, "more memory than the worker may use")
     except (Exception, SystemExit) as error:
-        return VerdictCode.ERROR, f"{type(error).__name__}: {error}"
+        return Outcome(VerdictCode.ERROR, f"{type(error).__name__}: {error}")
 
 
 def _self_test(equivalent: Any) -> None:
@@ -185,5 +185,8 @@ def _write(descriptor: int, line: bytes) -> None:
         os._exit(0)  # the parent is gone or has closed: nothing to say, and nobody to say it to
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:DETAIL_CHARACTERS]
+def _reply(outcome: Outcome) -> bytes:
+    """`<code> <detail>`, then after a tab the extracted answer as JSON where there is one."""
+    detail = " ".join(str(outcome.detail).split())[:DETAIL_CHARACTERS]
+    extracted = "" if outcome.extracted is None else "\t" + json.dumps(str(outcome.extracted)[:DETAIL_CHARACTERS])
+    return f"{int(outcome.code)} {detail}{extracted}\n".encode("ascii", "replace")

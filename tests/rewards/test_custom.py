@@ -37,7 +37,7 @@ def test_a_function_sees_prompt_response_and_answer(service: RewardService) -> N
     assert graded_by(service, "exact", "a").code is VerdictCode.RIGHT
     assert graded_by(service, "exact", "b").code is VerdictCode.WRONG
     assert graded_by(service, "echoes_prompt", "p").reward == 1.0
-    assert graded_by(service, "with_reason", "b") == Verdict(VerdictCode.WRONG, None, "b is not a")
+    assert graded_by(service, "with_reason", "b") == Verdict(VerdictCode.WRONG, "ü\t\nb", "b is not a")
 
 
 @pytest.mark.parametrize(("function", "given"), [("half", "returned 0.5"), ("nothing", "returned None")])

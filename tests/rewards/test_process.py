@@ -12,6 +12,7 @@ import pytest
 from server.rewards import RewardService, RewardServiceError, VerdictCode, process
 from server.rewards.process import Cancelled, ItemTimedOut, Request, WorkerDied, WorkerProcess, WorkerStartFailed
 from server.rewards.service import MAX_IDLE_DEATHS
+from server.rewards.verdicts import Outcome
 
 READY = "import sys, time, os; print('ready', flush=True); sys.stdin.readline(); "
 BEGUN = READY + "print('begun', flush=True); "
@@ -60,7 +61,7 @@ def test_a_reply_is_read_to_its_line_end(stand_in: StandIn) -> None:
     worker = stand_in(
         BEGUN + "sys.stdout.write('1 al'); sys.stdout.flush(); time.sleep(.2); print('l well', flush=True)"
     )
-    assert worker.ask(REQUEST) == (VerdictCode.RIGHT, "all well")
+    assert worker.ask(REQUEST) == Outcome(VerdictCode.RIGHT, "all well")
     worker.kill()
 
 

@@ -20,7 +20,7 @@ def echoes_prompt(prompt: str, response: str, answer: str) -> bool:
 
 
 def with_reason(prompt: str, response: str, answer: str) -> Score:
-    return Score(0, f"{response} is not {answer}")
+    return Score(0, f"{response} is not {answer}", "ü\t\n" + response)
 
 
 def called(prompt: str, response: str, answer: str) -> Score:
