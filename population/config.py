@@ -20,6 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from graft.methods import METHODS
 from population.errors import ConfigError
+from server.store.best import Rule, Split, selecting
+from server.store.records import Role
 
 __all__ = ["ConfigError", "RunConfig", "as_dict", "course", "differences", "digest", "load", "parse"]
 
@@ -157,7 +159,16 @@ class BenchmarkConfig(DataConfig):
     responses_per_prompt: PositiveInt = 8
     temperature: Annotated[float, Field(ge=0)] = 0.6
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
-    limit: PositiveInt | None = None
+    role: Role = Field(default="test", description="validation: selects checkpoints; test: is reported")
+    skip: Annotated[int, Field(ge=0)] = Field(default=0, description="problems left out at the beginning")
+    limit: PositiveInt | None = Field(default=None, description="problems taken after those skipped; null: all")
+
+
+class BestConfig(Section):
+    """Which checkpoint of a member is its best (docs/evaluation.md)."""
+
+    rule: Rule = Field(default="mean", description="highest unweighted mean of pass@1 over benchmarks, or the last")
+    on: Split = Field(default="auto", description="auto: the validation benchmarks where there are any, else the tests")
 
 
 class EvaluationConfig(Section):
@@ -167,6 +178,22 @@ class EvaluationConfig(Section):
 
     every_steps: PositiveInt = 5
     benchmarks: tuple[BenchmarkConfig, ...] = ()
+    k: tuple[PositiveInt, ...] = Field(default=(4, 8), description="of pass@k and maj@k, where there are k responses")
+    best: BestConfig = BestConfig()
+    repeats: Annotated[int, Field(ge=0)] = Field(default=5, description="evaluations of the best checkpoint at the end")
+
+    @model_validator(mode="after")
+    def _selectable(self) -> EvaluationConfig:
+        names = [benchmark.name for benchmark in self.benchmarks]
+        if len(set(names)) < len(names):
+            raise ValueError("benchmarks: two benchmarks have the same name")
+        roles: dict[str, Role] = {benchmark.name: benchmark.role for benchmark in self.benchmarks}
+        role, chosen = selecting(roles, self.best.on)
+        if roles and not chosen:
+            raise ValueError(
+                f"best.on: no benchmark has role: {role}; give one that role, or set evaluation.best.on: auto"
+            )
+        return self
 
 
 class CheckpointConfig(Section):
@@ -252,9 +279,6 @@ class RunConfig(Section):
                 f"update.prompts_per_minibatch: {size} does not divide data.prompts_per_step = {whole}; "
                 f"choose a divisor of {whole}"
             )
-        benchmarks = [benchmark.name for benchmark in self.evaluation.benchmarks]
-        if len(set(benchmarks)) < len(benchmarks):
-            raise ValueError("evaluation.benchmarks: two benchmarks have the same name")
         return self
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from graft.methods import METHODS
 from population import health, recording
+from population.best import BestCheckpoints, evaluate_best
 from population.checkpoints import Checkpoints
 from population.config import RunConfig
 from population.encoding import PromptIds
@@ -67,6 +68,7 @@ class Coordinator:
         rewards: RewardService,
         store: Writer,
         checkpoints: Checkpoints,
+        best: BestCheckpoints,
     ) -> None:
         self.config = config
         self.members = dict(members)
@@ -76,6 +78,7 @@ class Coordinator:
         self.rewards = rewards
         self.store = store
         self.checkpoints = checkpoints
+        self.best = best
         self.method = METHODS[config.method]
         self._commit_s = self._commit_cpu_s = 0.0
         self.sampler = Sampler(self.members, prompt_ids, rewards, config)
@@ -175,11 +178,26 @@ class Coordinator:
             member.weight_version = step
 
     def evaluate(self, step: int) -> list[EvaluationRecord]:
-        """Measure every member on the benchmarks and record it."""
-        records = evaluate(step, self.members, self.prompt_ids, self.benchmarks, self.rewards, self.config)
+        """Measure every member on the benchmarks, record it, and keep the weights of those it is the best so far of."""
+        steps = dict.fromkeys(self.members, step)
+        records = evaluate(steps, self.members, self.prompt_ids, self.benchmarks, self.rewards, self.config)
         for record in records:
             self.store.record_evaluation(record)
+        self.best.consider(step, records, self.members)
         return records
+
+    def evaluate_best(self, last_step: int) -> dict[str, int]:
+        """Measure every member's best checkpoint afresh and record it; {member: step}. Nothing may be sampled after."""
+        return evaluate_best(
+            self.best,
+            self.members,
+            self.prompt_ids,
+            self.benchmarks,
+            self.rewards,
+            self.config,
+            record=self.store.record_evaluation,
+            last_step=last_step,
+        )
 
     def commit(self, report: StepReport) -> None:
         """The step becomes part of the record, whole. Its own cost is recorded with the next step."""

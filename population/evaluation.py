@@ -1,20 +1,24 @@
-"""Held-out evaluation of every member on the configured benchmarks."""
+"""Evaluation of every member on the configured benchmarks (protocol: docs/evaluation.md)."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from population.config import BenchmarkConfig, RunConfig
 from population.encoding import PromptIds, encode_for_all
-from population.errors import MemberError
+from population.errors import DataError, MemberError
+from population.grading import require_reward, to_grade
 from population.member import build_engine, load_tokenizer, positions_of
 from population.placement import Local, wait
 from population.prompts import Problem, load_problems
 from server.rewards import RewardService
+from server.rewards.rules import decide
+from server.rewards.verdicts import Verdict
 from server.rollouts.engine import SamplingParams, TokenPrompt
 from server.rollouts.tokenizer import MemberTokenizer
 from server.store.records import EvaluationRecord
@@ -28,6 +32,26 @@ class Measured(Protocol):
 
     @property
     def engine(self) -> Local: ...
+
+
+MANIFEST = "checkpoint.json"
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Whose weights a model folder holds and how they were selected; None where no run kept them as its best.
+
+    MemberError when the file is no JSON object.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        facts = json.loads(path.read_text())
+    except ValueError as error:
+        raise MemberError(f"{path}: is not valid JSON ({error}); remove it, or take another folder") from None
+    if not isinstance(facts, dict):
+        raise MemberError(f"{path}: holds no object; remove it, or take another folder")
+    return facts
 
 
 @dataclass(frozen=True)
@@ -46,7 +70,9 @@ def load_exported(config: RunConfig, folder: Path) -> Iterator[dict[str, Exporte
         for member in config.members:
             path = folder / member.name
             if not (path / "config.json").is_file():
-                raise MemberError(f"member {member.name!r}: {path} holds no model; give the members folder of a run")
+                raise MemberError(
+                    f"member {member.name!r}: {path} holds no model; give the members or the best folder of a run"
+                )
             tokenizer = load_tokenizer(member.name, path)
             engine = Local(build_engine, path, tokenizer, config, threads=config.update.threads)
             stack.callback(engine.close)
@@ -78,32 +104,61 @@ class Benchmark:
 
 
 def load_benchmarks(config: RunConfig, rewards: RewardService) -> list[Benchmark]:
-    """Read all benchmarks before any work, so that a bad file costs nothing."""
+    """Read all benchmarks before any work, so that a bad file costs nothing.
+
+    DataError when nothing is left of one after ``skip``, or when a benchmark that selects checkpoints shares problems
+    with one that reports.
+    """
     found = []
     for settings in config.evaluation.benchmarks:
-        problems, skipped = load_problems(settings, rewards.unparsable)
-        found.append(Benchmark(settings, tuple(problems[: settings.limit]), tuple(skipped)))
+        require_reward(settings, f"evaluation.benchmarks.{settings.name}", rewards)
+        problems, unreadable = load_problems(settings, rewards.unparsable)
+        end = None if settings.limit is None else settings.skip + settings.limit
+        chosen = tuple(problems[settings.skip : end])
+        if not chosen:
+            raise DataError(
+                f"benchmark {settings.name!r}: skip = {settings.skip} leaves none of the {len(problems)} problems of "
+                f"{settings.source}; lower it"
+            )
+        found.append(Benchmark(settings, chosen, tuple(unreadable)))
+    _refuse_shared(found)
     return found
 
 
+def _refuse_shared(benchmarks: Sequence[Benchmark]) -> None:
+    """A test problem that helped to select the checkpoint would make its figure optimistic without a word."""
+    for held_out in (b for b in benchmarks if b.settings.role == "validation"):
+        texts = {(problem.prompt, problem.answer) for problem in held_out.problems}
+        for test in (b for b in benchmarks if b.settings.role == "test"):
+            shared = sum((problem.prompt, problem.answer) in texts for problem in test.problems)
+            if shared:
+                raise DataError(
+                    f"benchmark {held_out.settings.name!r} (role: validation) shares {shared} problems with "
+                    f"{test.settings.name!r} (role: test); part them with skip and limit"
+                )
+
+
 def evaluate(
-    step: int,
+    steps: Mapping[str, int],
     members: Mapping[str, Measured],
     prompt_ids: Mapping[str, Mapping[int, tuple[int, ...]]],
     benchmarks: Sequence[Benchmark],
     rewards: RewardService,
     config: RunConfig,
+    *,
+    repeat: int = 0,
 ) -> list[EvaluationRecord]:
-    """Sample and grade every benchmark for every member at its present weights.
+    """Sample and grade every benchmark for the members in ``steps`` ({member: step of its weights}).
 
-    The random numbers depend on the seed, the member and the problem but not on the step, so that two steps are
-    compared on common random numbers.
+    The random numbers depend on the seed, the member, the benchmark, the problem and the repeat but not on the step, so
+    that two steps, and two runs of one seed, are compared on common random numbers. Repeat 0 is the evaluation in the
+    course of training; no other repeat shares its samples.
     """
     records = []
     for benchmark in benchmarks:
         settings = benchmark.settings
         sampling = {
-            name: member.engine.call(
+            name: members[name].engine.call(
                 "sample",
                 [TokenPrompt(p.key, prompt_ids[name][p.key]) for p in benchmark.problems],
                 SamplingParams(
@@ -112,22 +167,86 @@ def evaluate(
                     temperature=settings.temperature,
                     top_p=settings.top_p,
                     seed=config.seed,
-                    step=0,
+                    step=repeat,
                     member=name,
                     purpose=f"evaluate {settings.name}",
                 ),
             )
-            for name, member in members.items()
+            for name in steps
         }
         for name, future in sampling.items():
+            step = steps[name]
             rows = wait(future, config.deadlines.evaluate_s, member=name, phase="evaluate", step=step)
-            pairs = [(p.answer, s.text) for p, row in zip(benchmark.problems, rows, strict=True) for s in row]
-            grading = rewards.submit(pairs)
+            items = [to_grade(p, s.text) for p, row in zip(benchmark.problems, rows, strict=True) for s in row]
+            grading = rewards.submit(items)
             verdicts = wait(grading, config.deadlines.grade_s, member=name, phase="grade the evaluation", step=step)
-            n = settings.responses_per_prompt
-            counts = tuple(
-                (p.key, sum(v.reward > 0 for v in verdicts[i * n : (i + 1) * n]), n)
-                for i, p in enumerate(benchmark.problems)
-            )
-            records.append(EvaluationRecord(name, settings.name, step, counts, settings.temperature, config.seed))
+            records.append(evaluation_record(benchmark, name, step, verdicts, config.seed, repeat))
     return records
+
+
+def evaluate_exported(config: RunConfig, folder: Path, repeats: int) -> list[EvaluationRecord]:
+    """Measure the members exported to ``folder`` on all benchmarks, ``repeats`` times with other random numbers each;
+    0: once, with those of the evaluations in the course of training. DataError when there is no benchmark.
+    """
+    if not config.evaluation.benchmarks:
+        raise DataError("evaluation.benchmarks: there are none; name one to evaluate on")
+    with ExitStack() as stack:
+        service = RewardService(workers=config.rewards.workers, timeout_s=config.rewards.timeout_s)
+        rewards = stack.enter_context(service)
+        benchmarks = load_benchmarks(config, rewards)
+        members = stack.enter_context(load_exported(config, folder))
+        prompt_ids = encode_benchmarks(config, folder, members, benchmarks)
+        kept = {name: read_manifest(folder / name) for name in members}
+        steps = {name: 0 if facts is None else int(facts["step"]) for name, facts in kept.items()}
+        return [
+            record
+            for repeat in range(1, repeats + 1) or [0]
+            for record in evaluate(steps, members, prompt_ids, benchmarks, rewards, config, repeat=repeat)
+        ]
+
+
+def evaluation_record(
+    benchmark: Benchmark, member: str, step: int, verdicts: Sequence[Verdict], seed: int, repeat: int
+) -> EvaluationRecord:
+    """The counts of one pass; ``verdicts`` are those of the first problem's responses, then the second's, ..."""
+    settings = benchmark.settings
+    n = settings.responses_per_prompt
+    by_problem = {p.key: verdicts[i * n : (i + 1) * n] for i, p in enumerate(benchmark.problems)}
+    votes = {key: wrong_votes(own) for key, own in by_problem.items()}
+    return EvaluationRecord(
+        member,
+        settings.name,
+        step,
+        tuple((key, sum(v.reward > 0 for v in own), n) for key, own in by_problem.items()),
+        settings.temperature,
+        seed,
+        settings.role,
+        repeat,
+        {key: sizes for key, sizes in votes.items() if sizes is not None},
+    )
+
+
+def wrong_votes(verdicts: Sequence[Verdict]) -> tuple[int, ...] | None:
+    """How many of a problem's responses gave each wrong answer, most frequent first; None where answers are not known.
+
+    Two wrong answers are one where the verifier's rules say so by reading (the same spelling, number or word); what
+    only algebra can show to be equal counts as two. A right response without an extracted answer means that the reward
+    does not extract any, and that there is nothing to vote on.
+    """
+    if any(verdict.reward > 0 and verdict.extracted is None for verdict in verdicts):
+        return None
+    classes: list[list[str]] = []
+    for verdict in verdicts:
+        if verdict.reward > 0 or verdict.extracted is None:
+            continue
+        known = next((group for group in classes if _same(group[0], verdict.extracted)), None)
+        if known is None:
+            classes.append([verdict.extracted])
+        else:
+            known.append(verdict.extracted)
+    return tuple(sorted((len(group) for group in classes), reverse=True))
+
+
+def _same(first: str, second: str) -> bool:
+    decision = decide(first, second)
+    return decision is not None and decision[0]

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from graft.complementarity import wilson_interval
-from server.store.evaluations import mean_interval
+from population.evaluation_report import print_best
 from server.store.reader import EvaluationSummary, Reader, RunInfo
-from server.store.records import EvaluationRecord
 
 ABSENT = "–"
 SILENT_S = 60.0
@@ -104,18 +103,6 @@ def print_summary(console: Console, reader: Reader, run: RunInfo, hints: Sequenc
         per_problem = measured.responses // measured.problems
         notes += f"; held-out ({measured.benchmark}): {measured.problems} problems x {per_problem} responses"
     console.print(notes + ".", highlight=False)
+    print_best(console, reader, run)
     for hint in hints:
         console.print(hint, highlight=False, soft_wrap=True)
-
-
-def print_evaluations(console: Console, records: Sequence[EvaluationRecord]) -> None:
-    """One row per member and benchmark: the mean over problems with its interval (clustered by problem, as in the
-    store).
-    """
-    table = Table("member", "benchmark", "problems", "responses", "right (95 % interval)")
-    for record in records:
-        interval = mean_interval([correct for _, correct, _ in record.problems], [n for _, _, n in record.problems])
-        responses = sum(responses for _, _, responses in record.problems)
-        right = f"{interval.mean:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
-        table.add_row(record.member, record.benchmark, f"{len(record.problems):,}", f"{responses:,}", right)
-    console.print(table)

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from population.best import BestCheckpoints
 from population.checkpoints import Checkpoints
 from population.config import RunConfig, as_dict, course, differences, digest
 from population.coordinator import Coordinator, Observer
 from population.encoding import encode_for_all
 from population.errors import CheckpointError, DamagedCheckpoint, ResumeError
 from population.evaluation import Benchmark, load_benchmarks
+from population.grading import require_reward, reward_service
 from population.member import (
     Member,
     Progress,
@@ -65,6 +67,7 @@ class Prepared:
 
 def prepare(config: RunConfig, rewards: RewardService) -> Prepared:
     """Read the data sets and derive the length. Writes nothing; errors name file, row and remedy."""
+    require_reward(config.data, "data", rewards)
     problems, skipped = load_problems(config.data, rewards.unparsable)
     prompts = PromptBatches(problems, config.data.prompts_per_step, config.seed, config.data.source)
     benchmarks = load_benchmarks(config, rewards)
@@ -96,7 +99,7 @@ def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | N
     written. A fault leaves the run marked failed with its message.
     """
     with ExitStack() as stack:
-        rewards = stack.enter_context(RewardService(workers=config.rewards.workers, timeout_s=config.rewards.timeout_s))
+        rewards = stack.enter_context(reward_service(config.rewards))
         prepared = prepare(config, rewards)
         folders = locate_models(config)
         if not resume:
@@ -124,8 +127,9 @@ def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | N
             config.checkpoint.keep_last,
             config.deadlines.checkpoint_s,
         )
+        best = BestCheckpoints(config.folder / run_uid, config.evaluation, checkpoints, config.deadlines.checkpoint_s)
         coordinator = Coordinator(
-            config, members, prepared.prompts, prompt_ids, prepared.benchmarks, rewards, store, checkpoints
+            config, members, prepared.prompts, prompt_ids, prepared.benchmarks, rewards, store, checkpoints, best
         )
         first_step = begin(coordinator, prepared, run_uid, previous)
         with recorded_outcome(store), heartbeat(store):
@@ -133,6 +137,7 @@ def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | N
             watch.begin(run_uid, first_step, prepared.steps)
             coordinator.run(first_step, prepared.steps, watch.step)
             export_members(members, config.folder / run_uid / "members", config.deadlines.checkpoint_s)
+            coordinator.evaluate_best(prepared.steps)
     return run_uid
 
 
@@ -154,6 +159,8 @@ def begin(coordinator: Coordinator, prepared: Prepared, uid: str, previous: RunI
         store.start_run(record)
         return 1
     step = restore(coordinator, previous)
+    with open_reader(prepared.config.store_url) as reader:
+        coordinator.best.restore([e for e in reader.evaluations(uid) if e.step <= step], coordinator.members)
     store.resume_run(uid, step, total_steps=prepared.steps)
     return step + 1
 

@@ -88,7 +88,7 @@ def majority_share(responses: int, correct: int, wrong: tuple[int, ...], k: int)
 
 @dataclass(frozen=True)
 class Score:
-    """Figures of one member on one benchmark, or on several (their unweighted mean; `benchmark` is then "mean").
+    """Figures of one member on one benchmark, or their unweighted mean over several (`benchmarks`, else 1).
 
     `passes` holds pass@1 of every repeat, `pass1` their mean with the 95 % interval over problems. `pass_at` and
     `majority_at` hold the k that can be estimated (means over repeats). `problems` and `responses` (per problem and
@@ -104,14 +104,12 @@ class Score:
     pass1: MeanInterval
     pass_at: Mapping[int, float]
     majority_at: Mapping[int, float]
+    benchmarks: int = 1
 
     @property
     def sd(self) -> float:
         """Sample standard deviation of pass@1 over the repeats; NaN for fewer than two."""
         return float(np.std(self.passes, ddof=1)) if len(self.passes) > 1 else math.nan
-
-
-MEAN = "mean"
 
 
 def score(records: Sequence[EvaluationRecord], ks: Iterable[int]) -> Score:
@@ -166,7 +164,7 @@ def aggregate(scores: Sequence[Score]) -> Score:
 
     return Score(
         first.member,
-        MEAN,
+        first.benchmark if size == 1 else f"mean of {size}",
         first.role,
         sum(one.problems for one in scores),
         sizes.pop() if len(sizes) == 1 else 0,
@@ -174,6 +172,7 @@ def aggregate(scores: Sequence[Score]) -> Score:
         MeanInterval(mean, max(0.0, mean - down), min(1.0, mean + up)),
         shared([one.pass_at for one in scores]),
         shared([one.majority_at for one in scores]),
+        size,
     )
 
 
