@@ -93,11 +93,11 @@ def plan(config: ConfigPath, set_: Overrides = None) -> None:
     """Print every derived number of a configuration before any work."""
     with user_errors():
         settings = load(config, set_ or ())
+        from population.grading import reward_service
         from population.plan import GIB, plan_dtype
         from population.run import plan_of, prepare
-        from server.rewards import RewardService
 
-        with RewardService(workers=settings.rewards.workers, timeout_s=settings.rewards.timeout_s) as rewards:
+        with reward_service(settings.rewards) as rewards:
             derived = plan_of(prepare(settings, rewards), local_folders(settings))
         console, n = Console(), settings.rollouts.rollouts_per_prompt
         table = Table(show_header=False, title=f"{settings.name}: {derived.method}, {len(derived.members)} members")

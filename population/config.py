@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -19,6 +20,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from graft.methods import METHODS
+from population.data.presets import find_preset
+from population.data.templates import template_text
 from population.errors import ConfigError
 from server.store.best import Rule, Split, selecting
 from server.store.records import Role
@@ -50,24 +53,55 @@ class MemberConfig(Section):
 
 
 class DataConfig(Section):
-    """A set of verifiable problems: each has a prompt text and a reference answer."""
+    """A set of verifiable problems: each has a prompt text and a reference answer. A preset fills in the keys that are
+    not given.
+    """
 
-    source: str = Field(description="demo:train, demo:heldout, or a .jsonl, .csv or .parquet file")
-    prompt_field: str = "prompt"
+    source: str = Field(
+        description="preset:NAME, hub:OWNER/NAME, gym:GENERATOR, champ:, demo:train, demo:heldout, or a .jsonl, .csv "
+        "or .parquet file"
+    )
+    subset: str | None = Field(default=None, description="the hub's name for a part of a data set, its configuration")
+    split: str | None = Field(default=None, description="of a hub data set; may be left out where there is only one")
+    revision: str | None = Field(default=None, description="branch, tag or commit of a hub data set")
+    load_s: PositiveFloat = Field(default=600, description="longest time the hub or a generator may take")
+    prompt_field: str = Field(default="prompt", description="a field, or a dotted path such as prompt.0.content")
     answer_field: str = "answer"
+    answer_format: Literal["plain", "boxed", "hashes"] = Field(
+        default="plain", description="the answer field as it is, its last \\boxed{}, or what follows its last ####"
+    )
     subject_field: str | None = "subject"
     level_field: str | None = "level"
-    template: str = Field(default="{prompt}", description="text of the user message; {prompt} is the problem")
+    template: str = Field(
+        default="{prompt}", description="text of the user message, {prompt} is the problem; or a template's name"
+    )
+    reward: str | None = Field(
+        default=None, description="module:function that scores a response (docs/rewards.md); null: mathematics"
+    )
     unparsable: Literal["refuse", "skip"] = Field(
         default="refuse", description="what to do with an answer no rule can read"
     )
 
+    @field_validator("reward")
+    @classmethod
+    def _reward_name(cls, reward: str | None) -> str | None:
+        if reward is not None and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", reward):
+            raise ValueError('must be "module:function", for instance "server.rewards.choice:score"')
+        return reward
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset_values(cls, given: Any) -> Any:
+        """What a preset fixes, unless the configuration says otherwise: a recorded configuration names every field."""
+        if not isinstance(given, dict) or not isinstance(given.get("source"), str):
+            return given
+        preset = find_preset(given["source"])
+        return given if preset is None else {**preset.settings(), **given}
+
     @field_validator("template")
     @classmethod
-    def _has_place(cls, template: str) -> str:
-        if "{prompt}" not in template:
-            raise ValueError("must contain {prompt}, the place of the problem text")
-        return template
+    def _template(cls, template: str) -> str:
+        return template_text(template)
 
 
 class TrainDataConfig(DataConfig):
@@ -208,6 +242,7 @@ class RewardConfig(Section):
 
     workers: PositiveInt = 1
     timeout_s: PositiveFloat = 5.0
+    memory_mib: Annotated[int, Field(ge=256)] = Field(default=2048, description="address space of one worker")
 
 
 class DeadlineConfig(Section):

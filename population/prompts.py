@@ -26,7 +26,9 @@ MAX_PROBLEMS_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One verifiable problem. ``key`` is a 53-bit hash of data set, prompt text and answer: stable across runs."""
+    """One verifiable problem. ``key`` is a 53-bit hash of data set, prompt text and answer: stable across runs.
+    ``reward``: the function that scores its responses, None for mathematics.
+    """
 
     key: int
     prompt: str
@@ -34,6 +36,7 @@ class Problem:
     dataset: str
     subject: str | None = None
     level: int | None = None
+    reward: str | None = None
 
 
 def problem_key(dataset: str, prompt: str, answer: str) -> int:
@@ -64,7 +67,8 @@ def load_problems(
     found = list(problems.values())
     if not found:
         raise DataError(f"{data.source}: holds no problems; expected one JSON object, row or record per problem")
-    bad = sorted(set(unparsable([problem.answer for problem in found])))
+    # Only mathematics knows whether an answer can be graded against without a response.
+    bad = sorted(set(unparsable([problem.answer for problem in found]))) if data.reward is None else []
     if bad and data.unparsable == "refuse":
         named = "; ".join(f"{found[i].answer!r} of {found[i].prompt[:40]!r}" for i in bad[:MAX_PROBLEMS_NAMED])
         raise DataError(
@@ -185,9 +189,8 @@ def _problem(data: DataConfig, record: Mapping[str, Any], place: str) -> Problem
     answer = str(record[data.answer_field])
     subject = record.get(data.subject_field) if data.subject_field else None
     level = _level(record.get(data.level_field), place) if data.level_field else None
-    return Problem(
-        problem_key(data.source, prompt, answer), prompt, answer, data.source, str(subject) if subject else None, level
-    )
+    key, subject = problem_key(data.source, prompt, answer), str(subject) if subject else None
+    return Problem(key, prompt, answer, data.source, subject, level, data.reward)
 
 
 def _level(value: Any, place: str) -> int | None:

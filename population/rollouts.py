@@ -9,6 +9,7 @@ import numpy as np
 
 from graft.groups import Group, Response
 from population.config import RunConfig
+from population.grading import to_grade
 from population.member import Member
 from population.placement import wait
 from population.prompts import Problem
@@ -80,7 +81,7 @@ class Sampler:
             samples[name] = wait(future, deadlines.sample_s, member=name, phase="sample", step=step)
             self._check_versions(name, samples[name])
             grading[name] = self._rewards.submit(
-                [(p.answer, s.text) for p, row in zip(problems, samples[name], strict=True) for s in row]
+                [to_grade(p, s.text) for p, row in zip(problems, samples[name], strict=True) for s in row]
             )
         rollouts: dict[str, dict[int, Rollout]] = {}
         for name, pending in grading.items():
