@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from population.config import BenchmarkConfig, RunConfig
 from population.encoding import PromptIds, encode_for_all
 from population.errors import DataError, MemberError
-from population.grading import require_reward, to_grade
+from population.grading import require_reward, reward_service, to_grade
 from population.member import build_engine, load_tokenizer, positions_of
 from population.placement import Local, wait
 from population.prompts import Problem, load_problems
@@ -191,8 +191,7 @@ def evaluate_exported(config: RunConfig, folder: Path, repeats: int) -> list[Eva
     if not config.evaluation.benchmarks:
         raise DataError("evaluation.benchmarks: there are none; name one to evaluate on")
     with ExitStack() as stack:
-        service = RewardService(workers=config.rewards.workers, timeout_s=config.rewards.timeout_s)
-        rewards = stack.enter_context(service)
+        rewards = stack.enter_context(reward_service(config.rewards))
         benchmarks = load_benchmarks(config, rewards)
         members = stack.enter_context(load_exported(config, folder))
         prompt_ids = encode_benchmarks(config, folder, members, benchmarks)

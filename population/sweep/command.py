@@ -64,8 +64,8 @@ def chosen(sweep: Sweep, arms: Sequence[str], seeds: Sequence[int]) -> tuple[Pla
 
 def _plans(runs: Sequence[PlannedRun]) -> dict[str, Plan]:
     """{uid: derived numbers}; every set of problems is read, once for all runs that share it."""
+    from population.grading import reward_service
     from population.run import plan_of, prepare
-    from server.rewards import RewardService
 
     plans: dict[str, Plan] = {}
     known: dict[str, Plan] = {}
@@ -73,8 +73,7 @@ def _plans(runs: Sequence[PlannedRun]) -> dict[str, Plan]:
         tree = run.config.model_dump(mode="json", exclude={"seed", "warm_start_seed", "store", "folder", "name"})
         key = json.dumps(tree, sort_keys=True)
         if key not in known:
-            rewards = run.config.rewards
-            with RewardService(workers=rewards.workers, timeout_s=rewards.timeout_s) as service:
+            with reward_service(run.config.rewards) as service:
                 known[key] = plan_of(prepare(run.config, service), {})
         plans[run.uid] = known[key]
     return plans
