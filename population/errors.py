@@ -33,6 +33,10 @@ class ResumeError(RunError, ValueError):
     """A run that cannot be resumed as asked; names the reason and the remedy."""
 
 
+class ReplayError(RunError, ValueError):
+    """A recorded run that cannot be replayed as asked; names the run or the setting and the remedy."""
+
+
 class SyncError(RunError, RuntimeError):
     """An engine does not hold its trainer's weights; sampling must not go on."""
 
