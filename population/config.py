@@ -20,7 +20,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from graft.methods import METHODS
-from population.data.presets import find_preset
+from population.data.presets import source_settings
 from population.data.templates import template_text
 from population.errors import ConfigError
 from server.store.best import Rule, Split, selecting
@@ -53,8 +53,8 @@ class MemberConfig(Section):
 
 
 class DataConfig(Section):
-    """A set of verifiable problems: each has a prompt text and a reference answer. A preset fills in the keys that are
-    not given.
+    """A set of verifiable problems: each has a prompt text and a reference answer. A preset or a
+    generator fills in the keys that are not given.
     """
 
     source: str = Field(
@@ -91,12 +91,11 @@ class DataConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset_values(cls, given: Any) -> Any:
-        """What a preset fixes, unless the configuration says otherwise: a recorded configuration names every field."""
+    def _known_values(cls, given: Any) -> Any:
+        """What the source fixes, unless the configuration says otherwise: a recorded configuration names every key."""
         if not isinstance(given, dict) or not isinstance(given.get("source"), str):
             return given
-        preset = find_preset(given["source"])
-        return given if preset is None else {**preset.settings(), **given}
+        return {**source_settings(given["source"]), **given}
 
     @field_validator("template")
     @classmethod

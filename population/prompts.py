@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from population.config import DataConfig
-from population.demo import tasks
+from population.data.answers import reference_answer
+from population.data.presets import Preset, find_preset
+from population.data.records import field_value
+from population.data.sources import rows
 from population.errors import DataError
 
 MAX_PROBLEMS_NAMED = 5
@@ -51,22 +52,10 @@ def load_problems(
     """Read a data set; returns (problems, skipped ones whose answer no rule can read).
 
     ``unparsable(answers)`` gives the positions of answers that cannot be verified; they are refused by name, or
-    skipped and returned for the record, as ``data.unparsable`` says. Duplicates of a problem are read once. Raises
-    :class:`DataError`.
+    skipped and returned for the record, as ``data.unparsable`` says. Duplicates of a problem are read once. A preset
+    must hold as many records or problems as it is known to. Raises :class:`DataError`.
     """
-    problems: dict[int, Problem] = {}
-    try:
-        for row in _rows(data):
-            problem = _problem(data, *row)
-            problems.setdefault(problem.key, problem)
-    except (UnicodeError, OSError, csv.Error, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(
-            f"{data.source}: cannot be read ({type(error).__name__}: {reason[:200]}); mend the file"
-        ) from None
-    found = list(problems.values())
-    if not found:
-        raise DataError(f"{data.source}: holds no problems; expected one JSON object, row or record per problem")
+    found = _read(data)
     # Only mathematics knows whether an answer can be graded against without a response.
     bad = sorted(set(unparsable([problem.answer for problem in found]))) if data.reward is None else []
     if bad and data.unparsable == "refuse":
@@ -82,6 +71,45 @@ def load_problems(
             f"{data.source}: none of its {len(found)} answers can be verified; check answer_field: {data.answer_field}"
         )
     return kept, [found[i] for i in bad]
+
+
+def _read(data: DataConfig) -> list[Problem]:
+    """Every distinct problem of a source, in its order."""
+    preset = find_preset(data.source)
+    problems: dict[int, Problem] = {}
+    seen: set[Hashable] = set()
+    records = 0
+    try:
+        for record, place in rows(data):
+            records += 1
+            prompt, answer = _texts(data, record, place)
+            # A published set may hold a problem a hundred times: a repeat must cost nothing.
+            same = prompt if preset and preset.one_per_prompt else (prompt, answer)
+            if same in seen:
+                continue
+            seen.add(same)
+            problem = _problem(data, preset, record, place, prompt, answer)
+            problems.setdefault(problem.key, problem)
+    except (UnicodeError, OSError, csv.Error, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"{data.source}: cannot be read ({type(error).__name__}: {reason[:200]}); mend the file"
+        ) from None
+    if not problems:
+        raise DataError(f"{data.source}: holds no problems; expected one JSON object, row or record per problem")
+    if preset is not None:
+        _check_counts(data.source, preset, records, len(problems))
+    return list(problems.values())
+
+
+def _check_counts(source: str, preset: Preset, records: int, problems: int) -> None:
+    """Refuse another version of a known data set: its results would not be comparable."""
+    for expected, found, what in ((preset.rows, records, "records"), (preset.problems, problems, "distinct problems")):
+        if expected not in (None, found):
+            raise DataError(
+                f"{source}: has {found} {what}, expected {expected} of {preset.repository}, split {preset.split}; "
+                f"get that data set, or read this one as a file or with hub:{preset.repository}"
+            )
 
 
 def problems_digest(problems: Iterable[Problem]) -> str:
@@ -118,84 +146,44 @@ class PromptBatches:
         return [self.problems[i] for i in order[start : start + self.prompts_per_step]]
 
 
-Row = tuple[Mapping[str, Any], str]
-
-
-def _rows(data: DataConfig) -> Iterable[Row]:
-    """(record, place for messages) of every record of a source."""
-    if data.source.startswith("demo:"):
-        return _demo_rows(data.source)
-    path = Path(data.source)
-    readers = {".jsonl": _json_lines, ".csv": _csv_rows, ".parquet": _parquet_rows}
-    if path.suffix not in readers:
-        raise DataError(
-            f"{data.source}: unknown kind of data set; give demo:train, demo:heldout or a {', '.join(readers)} file"
-        )
-    if not path.is_file():
-        raise DataError(f"{data.source}: no such file; check the source of the data set")
-    return readers[path.suffix](path)
-
-
-def _demo_rows(source: str) -> Iterator[Row]:
-    suites = {"demo:train": tasks.training_problems, "demo:heldout": tasks.heldout_problems}
-    if source not in suites:
-        raise DataError(f"{source}: unknown demo data set; there are {' and '.join(suites)}")
-    for i, p in enumerate(suites[source]()):
-        yield (
-            {"prompt": p.prompt, "answer": p.answer, "subject": p.subject, "level": p.level},
-            f"{source} problem {i + 1}",
-        )
-
-
-def _json_lines(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-                raise DataError(f"{path} line {number}: not valid JSON ({reason})") from None
-            if not isinstance(record, dict):
-                raise DataError(f"{path} line {number}: expected an object, found {type(record).__name__}")
-            yield record, f"{path} line {number}"
-
-
-def _csv_rows(path: Path) -> Iterator[Row]:
-    with path.open(newline="", encoding="utf-8-sig") as lines:
-        for number, record in enumerate(csv.DictReader(lines), 2):
-            yield record, f"{path} line {number}"
-
-
-def _parquet_rows(path: Path) -> Iterator[Row]:
-    import pyarrow.parquet as parquet
-
-    for number, record in enumerate(parquet.read_table(path).to_pylist(), 1):
-        yield record, f"{path} record {number}"
-
-
-def _problem(data: DataConfig, record: Mapping[str, Any], place: str) -> Problem:
+def _texts(data: DataConfig, record: Mapping[str, Any], place: str) -> tuple[str, str]:
+    """The texts of the prompt and the answer field of a record."""
+    values = []
     for field in (data.prompt_field, data.answer_field):
-        if record.get(field) in (None, ""):
+        value = field_value(record, field)
+        if value in (None, ""):
             raise DataError(
                 f"{place}: no {field!r}; its fields are {', '.join(map(str, record))}: "
                 "set prompt_field and answer_field"
             )
-        if not isinstance(record[field], str | int | float) or record[field] != record[field]:
-            kind = "not a number" if isinstance(record[field], float) else f"a {type(record[field]).__name__}"
+        if not isinstance(value, str | int | float) or value != value:
+            kind = "not a number" if isinstance(value, float) else f"a {type(value).__name__}"
             raise DataError(f"{place}: {field!r} is {kind}, expected text or a number; name another field")
-    prompt = data.template.replace("{prompt}", str(record[data.prompt_field]))
-    answer = str(record[data.answer_field])
-    subject = record.get(data.subject_field) if data.subject_field else None
-    level = _level(record.get(data.level_field), place) if data.level_field else None
+        values.append(str(value))
+    return values[0], values[1]
+
+
+def _problem(
+    data: DataConfig, preset: Preset | None, record: Mapping[str, Any], place: str, prompt: str, text: str
+) -> Problem:
+    """The problem of a record, given the texts of its prompt and answer fields."""
+    answer = reference_answer(text, data.answer_format)
+    if answer is None:
+        raise DataError(
+            f"{place}: {data.answer_field!r} has no answer in the format {data.answer_format!r}: "
+            f"it ends with {text[-40:]!r}; set answer_format"
+        )
+    before, after = preset.unwrap if preset else ("", "")
+    prompt = data.template.replace("{prompt}", prompt.removeprefix(before).removesuffix(after))
+    subject = field_value(record, data.subject_field) if data.subject_field else None
+    level = _level(field_value(record, data.level_field), place) if data.level_field else None
     key, subject = problem_key(data.source, prompt, answer), str(subject) if subject else None
     return Problem(key, prompt, answer, data.source, subject, level, data.reward)
 
 
 def _level(value: Any, place: str) -> int | None:
     """A level as a whole number: 3, 3.0, "3" or "Level 3"; a missing one (NaN in data frames) is None."""
-    if value in (None, "") or value != value:
+    if value in (None, "", "Level ?") or value != value:  # MATH has two of the last
         return None
     found = re.fullmatch(r"(?:Level )?(-?\d{1,9})(?:\.0*)?", str(value).strip())
     if found is None:

@@ -1,0 +1,65 @@
+"""One way from a data section of the configuration to the records of its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from population.config import DataConfig
+from population.data.champ import SOURCE as CHAMP
+from population.data.champ import champ_rows
+from population.data.gym import gym_rows
+from population.data.hub import PREFIX as HUB
+from population.data.hub import HubData, hub_rows, repository_of
+from population.data.presets import GYM_PREFIX, find_preset
+from population.data.records import READERS, Row, file_rows
+from population.demo import tasks
+from population.errors import DataError
+
+DEMO = "demo:"
+
+
+def rows(data: DataConfig) -> Iterator[Row]:
+    """(record, place for messages) of every record of a source. Raises DataError with the remedy."""
+    source = data.source
+    if source.startswith(DEMO):
+        return _demo_rows(source)
+    if source.startswith(GYM_PREFIX):
+        return gym_rows(source, data.load_s)
+    if source.startswith(CHAMP):
+        return champ_rows(source)
+    preset = find_preset(source)
+    if preset is not None or source.startswith(HUB):
+        wanted = HubData(
+            source=source,
+            repository=preset.repository if preset else repository_of(source),
+            subset=data.subset,
+            split=data.split,
+            revision=data.revision,
+            files=preset.files if preset else (),
+            deadline_s=data.load_s,
+        )
+        return hub_rows(wanted, fields(data))
+    if Path(source).suffix not in READERS:
+        raise DataError(
+            f"{source}: unknown kind of data set; give a {', '.join(READERS)} file, preset:NAME, hub:OWNER/NAME, "
+            "gym:GENERATOR, champ: or demo:train"
+        )
+    return file_rows(Path(source), fields(data))
+
+
+def fields(data: DataConfig) -> tuple[str, ...]:
+    """The fields a data section reads."""
+    named = (data.prompt_field, data.answer_field, data.subject_field, data.level_field)
+    return tuple(name for name in named if name)
+
+
+def _demo_rows(source: str) -> Iterator[Row]:
+    suites = {"demo:train": tasks.training_problems, "demo:heldout": tasks.heldout_problems}
+    if source not in suites:
+        raise DataError(f"{source}: unknown demo data set; there are {' and '.join(suites)}")
+    for i, p in enumerate(suites[source]()):
+        yield (
+            {"prompt": p.prompt, "answer": p.answer, "subject": p.subject, "level": p.level},
+            f"{source} problem {i + 1}",
+        )
