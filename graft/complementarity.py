@@ -72,6 +72,23 @@ def phi_coefficient(both: ArrayLike, failed: ArrayLike, together: ArrayLike) -> 
     return _ratio(n * joint - fails_i * fails_j, np.sqrt(variance))
 
 
+def phi_standard_error(both: ArrayLike, failed: ArrayLike, together: ArrayLike) -> FloatArray:
+    """Large-sample standard error [..., N, N] of `phi_coefficient` of the same counts.
+
+    The delta method on the four cells (Bishop, Fienberg and Holland, Discrete Multivariate Analysis, 1975), which
+    unlike (1 - phi^2) / sqrt(n) also holds where failures are rare. NaN where phi is.
+    """
+    n, fails_i, joint = (np.asarray(counts, dtype=np.float64) for counts in (both, failed, together))
+    phi = phi_coefficient(n, fails_i, joint)
+    p = _ratio(fails_i, n)
+    q = np.swapaxes(p, -1, -2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        skew_i, skew_j = ((1 - 2 * share) / np.sqrt(share * (1 - share)) for share in (p, q))
+        variance = (1 - phi**2 + phi * (1 + phi**2 / 2) * skew_i * skew_j - 0.75 * phi**2 * (skew_i**2 + skew_j**2)) / n
+    error: FloatArray = np.sqrt(np.maximum(variance, 0.0))
+    return error
+
+
 def union_coverage(successes: ArrayLike, attempts: ArrayLike) -> Coverage:
     """Share of prompts at least one member solved, against the mean and the best member, from counts [N, P].
 

@@ -18,6 +18,7 @@ from graft.complementarity import (
     mixing_modulus,
     pass_at_k,
     phi_coefficient,
+    phi_standard_error,
     union_coverage,
     uptake,
     wilson_interval,
@@ -77,6 +78,17 @@ def test_pooled_counts_give_the_correlation_of_the_whole_window():
     pooled = phi_coefficient(*(one + other for one, other in zip(*parts, strict=True)))
     whole = failure_correlation(np.hstack([k, k2]), np.hstack([n, n2]))
     np.testing.assert_allclose(pooled, whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize("cells", [(0.012, 0.018, 0.038), (0.2, 0.1, 0.2), (0.05, 0.2, 0.3), (0.08, 0.02, 0.02)])
+def test_the_standard_error_of_phi_is_its_spread_over_samples(cells):
+    n = 640
+    together, first, second, _ = np.random.default_rng(3).multinomial(n, [*cells, 1 - sum(cells)], 20_000).T
+    failed = np.stack([together + first, together + second], axis=1)
+    counts = np.full(len(together), n), failed, together
+    both, alone, joint = (np.broadcast_to(part.reshape(len(together), -1, 1), (len(together), 2, 2)) for part in counts)
+    phi, error = (estimate(both, alone, joint)[:, 0, 1] for estimate in (phi_coefficient, phi_standard_error))
+    assert np.nanmean(error) == pytest.approx(np.nanstd(phi), rel=0.05)
 
 
 def test_missing_data_is_nan_not_zero():
