@@ -41,15 +41,48 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class RecordedSource(Section):
+    """A member of a recorded run, which takes part with what it said then (docs/stored_peers.md)."""
+
+    store: str = Field(description="database URL of the store that holds the run")
+    run: str = Field(description="uid of the recorded run")
+    member: str = Field(description="name of the member in that run")
+    match: Literal["step", "prompt"] = Field(
+        default="step",
+        description="step: the groups of the same step, which must have asked the same prompts; prompt: for each "
+        "prompt the newest group recorded at or before the step, else the oldest",
+    )
+
+    @field_validator("run")
+    @classmethod
+    def _named(cls, run: str) -> str:
+        if run == "latest":
+            raise ValueError("give the run's uid: another run may be the latest when this one is resumed")
+        return run
+
+
 class MemberConfig(Section):
-    """One model of the population."""
+    """One model of the population, or a member of a recorded run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    model: str = Field(description="a model folder, a hub name, or demo:qwen3 | demo:llama | demo:neox")
+    model: str = Field(
+        default="",
+        description="a model folder, a hub name, or demo:qwen3 | demo:llama | demo:neox; beside source: the "
+        "model whose tokenizer the record must have",
+    )
+    source: RecordedSource | None = Field(default=None, description="a recorded run in the place of a model")
     learning_rate: PositiveFloat | None = Field(
         default=None, description="overrides update.learning_rate for this member"
     )
     max_tokens_per_pack: PositiveInt | None = Field(default=None, description="overrides update.max_tokens_per_pack")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> MemberConfig:
+        if self.source is None and not self.model:
+            raise ValueError(f"member {self.name!r} needs a model, or a source if it is a recorded one")
+        if self.source is not None and (self.learning_rate or self.max_tokens_per_pack):
+            raise ValueError(f"member {self.name!r} is recorded and not trained: leave out its training settings")
+        return self
 
 
 class DataConfig(Section):
@@ -286,6 +319,11 @@ class RunConfig(Section):
         return self.store or f"sqlite:///{quote(str(self.folder / 'graft.db'))}"
 
     @property
+    def trained(self) -> tuple[MemberConfig, ...]:
+        """The members that are models: they sample, receive and learn."""
+        return tuple(member for member in self.members if member.source is None)
+
+    @property
     def member_seed(self) -> int:
         """Seed of the demo members' warm start."""
         return self.seed if self.warm_start_seed is None else self.warm_start_seed
@@ -305,6 +343,7 @@ class RunConfig(Section):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"members: two members are named {name!r}; give each its own name")
+        self._check_recorded()
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("steps: give either steps or epochs, not both and not neither")
         size, whole = self.update.prompts_per_minibatch, self.data.prompts_per_step
@@ -314,6 +353,27 @@ class RunConfig(Section):
                 f"choose a divisor of {whole}"
             )
         return self
+
+    def _check_recorded(self) -> None:
+        """What a recorded member cannot do: receive, be scored anew, or follow a batch that sampling decides."""
+        recorded = [member for member in self.members if member.source is not None]
+        if not recorded:
+            if self.method == "stored":
+                raise ValueError("members: method 'stored' needs a recorded member; give one a source")
+            return
+        name = recorded[0].name
+        if not self.trained:
+            raise ValueError("members: all are recorded, none is trained; add a member with a model")
+        if METHODS[self.method].exchanges and self.exchange.balance != "none":
+            raise ValueError(
+                f"exchange.balance: {self.exchange.balance} makes members give as much as they receive, but the "
+                f"recorded member {name!r} never receives; set exchange.balance: none, or method: stored"
+            )
+        if self.exchange.source_logprobs == "trainer":
+            raise ValueError(
+                f"exchange.source_logprobs: trainer would score the recorded member {name!r} with its model, which is "
+                "not loaded; set auto or engine"
+            )
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

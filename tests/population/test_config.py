@@ -22,6 +22,13 @@ def small(**changes: object) -> dict[str, object]:
     return {**tree, **changes}
 
 
+RECORDED = {"store": "sqlite:///old.db", "run": "old-1", "member": "b"}
+
+
+def with_recorded(**keys: object) -> dict[str, object]:
+    return {"members": [{"name": "a", "model": "demo:qwen3"}, {"name": "old", "source": RECORDED, **keys}]}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -37,6 +44,23 @@ def small(**changes: object) -> dict[str, object]:
         ({"exchange": {"max_peer_share": 0}}, "exchange.max_peer_share: Input should be greater than 0"),
         ({"rollouts": {"temperature": float("inf")}}, "rollouts.temperature: Input should be a finite number"),
         ({"steps": 10**20}, "steps: Input should be less than"),
+        ({"members": [{"name": "a"}]}, "member 'a' needs a model, or a source if it is a recorded one"),
+        (
+            with_recorded(learning_rate=1e-4),
+            "member 'old' is recorded and not trained: leave out its training settings",
+        ),
+        (with_recorded(source={"stoer": "x"}), "unknown key 'members.1.source.stoer'; did you mean 'store'?"),
+        (with_recorded(source={**RECORDED, "run": "latest"}), "give the run's uid"),
+        (with_recorded(), "exchange.balance: circulation makes members give as much as they receive"),
+        (
+            {**with_recorded(), "exchange": {"balance": "none", "source_logprobs": "trainer"}},
+            "exchange.source_logprobs: trainer would score the recorded member 'old' with its model",
+        ),
+        (
+            {"members": [{"name": "a", "source": RECORDED}], "method": "grpo"},
+            "members: all are recorded, none is trained",
+        ),
+        ({"method": "stored", "exchange": {"balance": "none"}}, "method 'stored' needs a recorded member"),
         ({"steps": "many"}, "steps: Input should be a valid integer"),
         ({"steps": None}, "give either steps or epochs"),
         ({"epochs": 2}, "give either steps or epochs"),
