@@ -82,6 +82,7 @@ class BestCheckpoints:
         for name in members:
             step = self.step(name)
             if step is None:
+                (self.folder / "best" / name).unlink(missing_ok=True)
                 continue
             if not (self.place(name, step) / MANIFEST).is_file():
                 raise CheckpointError(

@@ -1,7 +1,8 @@
 """A `graft train` that kills itself: `python dying_run.py PHASE STEP DELAY_S -- TRAIN ARGUMENTS...`.
 
 SIGKILL comes DELAY_S after the phase of the step begins, or when the phase ends if that is earlier, so it falls inside
-sampling, training, the commit or the checkpoint on a machine of any speed.
+sampling, training, the commit, the checkpoint, the keeping of the best weights ("keep") or their last evaluation
+("again") on a machine of any speed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from population import coordinator
+from population.best import BestCheckpoints
 from population.checkpoints import Checkpoints
 from population.cli import app
 
@@ -39,7 +41,11 @@ def arm(phase: str, step: int, delay_s: float) -> None:
     """Make the phase of the step start the countdown."""
     reached = {"step": 0}
     whole_step, commit, save = coordinator.Coordinator.step, coordinator.Coordinator.commit, Checkpoints.save
-    timed = coordinator.PhaseClock.__call__
+    timed, keep, again = (
+        coordinator.PhaseClock.__call__,
+        BestCheckpoints.consider,
+        coordinator.Coordinator.evaluate_best,
+    )
 
     def step_(self: Any, number: int) -> Any:
         reached["step"] = number
@@ -53,6 +59,14 @@ def arm(phase: str, step: int, delay_s: float) -> None:
         with dying((phase, step) == ("checkpoint", number), delay_s):
             return save(self, number, *rest)
 
+    def keep_(self: Any, number: int, *rest: Any) -> None:
+        with dying((phase, step) == ("keep", number), delay_s):
+            keep(self, number, *rest)
+
+    def again_(self: Any, last_step: int) -> Any:
+        with dying((phase, step) == ("again", last_step), delay_s):
+            return again(self, last_step)
+
     @contextmanager
     def timed_(self: Any, name: str) -> Iterator[None]:
         with dying((phase, step) == (name, reached["step"]), delay_s), timed(self, name):
@@ -61,6 +75,8 @@ def arm(phase: str, step: int, delay_s: float) -> None:
     coordinator.Coordinator.step = step_  # type: ignore[method-assign]
     coordinator.Coordinator.commit = commit_  # type: ignore[method-assign]
     Checkpoints.save = save_  # type: ignore[method-assign,assignment]
+    BestCheckpoints.consider = keep_  # type: ignore[method-assign,assignment]
+    coordinator.Coordinator.evaluate_best = again_  # type: ignore[method-assign]
     coordinator.PhaseClock.__call__ = timed_  # type: ignore[method-assign,assignment]
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +19,22 @@ from tests.commands import ROOT, run
 
 STEPS = 6
 DYING = ROOT / "tests" / "faults" / "dying_run.py"
-# (phase, step, longest delay in s): every phase of a step, and both writes; checkpoints fall on steps 2, 4 and 6.
+# (phase, step, longest delay in s): every phase of a step, and all writes; checkpoints fall on steps 2, 4 and 6,
+# evaluations on 3 and 6.
 MOMENTS = [
     ("sample", 1, 0.2),
     ("update", 2, 0.3),
     ("commit", 2, 0.05),
     ("checkpoint", 2, 0.05),
     ("exchange", 3, 0.1),
+    ("keep", 3, 0.03),
     ("commit", 4, 0.03),
     ("checkpoint", 4, 0.1),
     ("sample", 5, 0.3),
     ("sync", 5, 0.03),
+    ("keep", 6, 0.03),
     ("checkpoint", 6, 0.05),
+    ("again", 6, 0.3),
 ]
 
 
@@ -42,6 +47,7 @@ def arguments(warm_folder: Path, uid: str) -> list[str]:
         "update.prompts_per_minibatch": 3,
         "checkpoint.every_steps": 2,
         "evaluation.every_steps": 3,
+        "evaluation.repeats": 2,
         "evaluation.benchmarks.heldout.limit": 24,
     }
     return [
@@ -54,11 +60,16 @@ def arguments(warm_folder: Path, uid: str) -> list[str]:
     ]
 
 
-def weights(warm_folder: Path, uid: str) -> dict[str, bytes]:
-    return {p.parent.name: p.read_bytes() for p in (warm_folder / uid / "members").glob("*/*.safetensors")}
+def weights(warm_folder: Path, uid: str, of: str) -> dict[str, bytes]:
+    return {p.parent.name: p.read_bytes() for p in (warm_folder / uid / of).glob("*/*.safetensors")}
 
 
-def everything(reader: Reader, uid: str) -> dict[str, object]:
+def kept(warm_folder: Path, uid: str) -> list[str]:
+    folder = warm_folder / uid / "kept"
+    return sorted(str(p.relative_to(folder)) for p in folder.glob("*/*"))
+
+
+def everything(reader: Reader, uid: str) -> dict[str, Any]:
     """All that must not depend on kills: prompts, counts, transfers, losses, evaluations."""
     names = [n for n in reader.metric_names(uid) if not n.startswith(("seconds_", "step_seconds", "tokens_per_second"))]
     return {
@@ -67,6 +78,8 @@ def everything(reader: Reader, uid: str) -> dict[str, object]:
         "pairs": {k: v.tolist() for k, v in reader.pair_history(uid, range(STEPS + 1)).items()},
         "patterns": reader.patterns(uid, 1, STEPS, limit=100),
         "evaluations": reader.evaluations(uid),
+        "best": reader.best(uid),
+        "repeats": reader.repeats(uid),
         "metrics": {
             n: [np.nan_to_num(part, nan=-1.0).tolist() for part in reader.metric_series(uid, n, 1, STEPS)]
             for n in names
@@ -75,7 +88,7 @@ def everything(reader: Reader, uid: str) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_ten_kills_leave_the_same_prompts_transfers_losses_and_weights(warm_folder: Path) -> None:
+def test_thirteen_kills_leave_the_same_prompts_transfers_losses_and_weights(warm_folder: Path) -> None:
     straight = run([sys.executable, "-m", "population", *arguments(warm_folder, "straight")], deadline_s=300)
     assert straight.returncode == 0, straight.stderr
     delays = random.Random(20260)
@@ -103,8 +116,11 @@ def test_ten_kills_leave_the_same_prompts_transfers_losses_and_weights(warm_fold
         expected, found = everything(a, "straight"), everything(b, "killed")
     for key in expected:
         assert found[key] == expected[key], key
-    assert len(weights(warm_folder, "straight")) == 3
-    assert weights(warm_folder, "killed") == weights(warm_folder, "straight")
+    assert len(expected["repeats"]) == 2 * 3
+    for of in ("members", "best"):
+        assert len(weights(warm_folder, "straight", of)) == 3
+        assert weights(warm_folder, "killed", of) == weights(warm_folder, "straight", of)
+    assert kept(warm_folder, "killed") == kept(warm_folder, "straight")
     left_over = [p.name for p in (warm_folder / "killed" / "checkpoints").iterdir()]
     assert sorted(left_over) == ["step_00000004", "step_00000006"]
 
