@@ -13,6 +13,7 @@ from graft.compatibility import mean_bytes_per_token, normalised_compatibility
 from graft.methods import METHODS
 from graft.selection import Transfer
 from population.config import RunConfig, as_dict, parse
+from population.prompts import Problem, PromptBatches
 from population.replay import step_counts
 from population.router import Router, keyed_seed
 from server.store.reader import GroupCounts
@@ -29,7 +30,7 @@ from server.store.records import (
 )
 from server.store.writer import open_writer
 
-PROMPTS = [PromptRecord(key, f"problem {key}?", str(key), "made-up") for key in range(100, 130)]
+PROBLEMS = [Problem(key, f"problem {key}?", str(key), "made-up") for key in range(100, 130)]
 LIKELY = (0, 0, 0, 1, 2, 3, 4, 4)
 
 
@@ -48,6 +49,11 @@ def configuration(method: str = "graft", members: tuple[str, ...] = ("a", "b", "
             "exchange": {"holdout": 0.15, **exchange},
         }
     )
+
+
+def batches(seed: int) -> PromptBatches:
+    """The order in which a made-up run asks its 30 problems, 20 a step."""
+    return PromptBatches(PROBLEMS, 20, seed)
 
 
 class Recorder:
@@ -79,7 +85,8 @@ class Recorder:
 
     def _step(self, step: int, names: list[str]) -> StepRecord:
         rng = np.random.default_rng([step, 77])
-        prompts = [PROMPTS[i] for i in rng.permutation(len(PROMPTS))[:20]]
+        batch = batches(self.config.seed).batch(step)
+        prompts = [PromptRecord(p.key, p.prompt, p.answer, p.dataset) for p in batch]
         groups = {name: {p.key: _group(rng, name, p.key) for p in prompts} for name in names}
         if self._scale is None:
             said = [r for own in groups.values() for group in own.values() for r in group.responses]
