@@ -29,14 +29,19 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorder:
     return Recorder(configuration(), tmp_path_factory.mktemp("recorded")).write(STEPS)
 
 
-def source(run: Recorder, **keys: Any) -> RecordedSource:
-    return RecordedSource(**{"store": run.url, "run": run.uid, "member": "b", **keys})
+def source(made: Recorder, /, **keys: Any) -> RecordedSource:
+    return RecordedSource(**{"store": made.url, "run": made.uid, "member": "b", **keys})
 
 
 def opened(
-    run: Recorder, order: PromptBatches | None = None, steps: int = STEPS, rollouts: RolloutConfig = FOUR, **keys: Any
+    made: Recorder,
+    /,
+    order: PromptBatches | None = None,
+    steps: int = STEPS,
+    rollouts: RolloutConfig = FOUR,
+    **keys: Any,
 ) -> RecordedMember:
-    return open_recorded("old", source(run, **keys), order or batches(3), steps, rollouts)
+    return open_recorded("old", source(made, **keys), order or batches(3), steps, rollouts)
 
 
 @pytest.fixture
