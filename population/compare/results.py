@@ -8,13 +8,16 @@ the members that the run trains.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from server.store.best import Rule, Split, choose, selecting
 from server.store.reader import Reader, RunInfo
+from server.store.records import EvaluationRecord, Role
+from server.store.scores import mean_interval
 
 ByStep = Mapping[int, Mapping[str, float]]
 
@@ -33,17 +36,28 @@ _SECONDS = {"cpu_seconds": "seconds_cpu", "wall_seconds": "step_seconds", "gpu_s
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a benchmark was measured."""
+    """How a benchmark was measured, and what it is for: only those of the role "test" are compared."""
 
     problems: int
     responses: int
     temperature: float
+    role: Role = "test"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A run's own rule for its best checkpoints, and the benchmarks it looks at, all of one role."""
+
+    rule: Rule
+    role: Role
+    benchmarks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class RunResult:
     """One run. ``accuracy`` is {benchmark: {step: {member: share right}}}, ``cost`` is {kind: {step: {member: spent so
-    far}}}; what was not recorded is not there. ``members`` are those the run trains, in slot order.
+    far}}}; what was not recorded is not there. ``repeats`` is as ``accuracy``, of best checkpoints measured again, mean
+    over the repeats. ``members`` are those the run trains, in slot order.
     """
 
     uid: str
@@ -55,8 +69,10 @@ class RunResult:
     total_steps: int
     members: tuple[str, ...]
     accuracy: Mapping[str, ByStep]
+    repeats: Mapping[str, ByStep]
     cost: Mapping[str, ByStep]
     protocol: Mapping[str, Protocol]
+    selection: Selection
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -74,24 +90,48 @@ class RunResult:
         return self.spent(kind, max(by_step), members) if by_step else None
 
 
-Pick = Callable[[RunResult, str, Sequence[int]], int]
+Pick = Callable[[RunResult, str, Sequence[int]], int | None]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Which checkpoint of a run is compared: ``pick(run, member, evaluated steps that may be taken)``."""
+    """Which checkpoint of a run is compared: ``pick(run, member, evaluated steps that may be taken)``, None for none of
+    them. ``repeated``: by the repeated evaluations of the best checkpoint, not by the one in the course of training.
+    """
 
     name: str
     description: str
     pick: Pick
+    repeated: bool = False
 
 
 def _last(run: RunResult, member: str, steps: Sequence[int]) -> int:
     return max(steps)
 
 
-LAST = Checkpoint("last", "the last evaluation of each run", _last)
-CHECKPOINTS = {checkpoint.name: checkpoint for checkpoint in (LAST,)}
+def _best(run: RunResult, member: str, steps: Sequence[int]) -> int | None:
+    names = run.selection.benchmarks
+    scores = {
+        step: {name: run.accuracy[name][step][member] for name in names if member in _row(run.accuracy, name, step)}
+        for step in steps
+    }
+    found = choose(scores, names, run.selection.rule)
+    # Before the first trained checkpoint a member is what it was.
+    return 0 if found is None and max(steps) == 0 else found
+
+
+def _row(table: Mapping[str, ByStep], name: str, step: int) -> Mapping[str, float]:
+    return table.get(name, {}).get(step, {})
+
+
+CHECKPOINTS = {
+    checkpoint.name: checkpoint
+    for checkpoint in (
+        Checkpoint("last", "the last evaluation of each run", _last),
+        Checkpoint("best", "the best checkpoint of each member, as measured in training", _best),
+        Checkpoint("repeats", "the best checkpoint of each member, measured again (mean of its repeats)", _best, True),
+    )
+}
 
 
 def read_result(reader: Reader, run: RunInfo, store: str) -> RunResult:
@@ -102,7 +142,7 @@ def read_result(reader: Reader, run: RunInfo, store: str) -> RunResult:
     for e in evaluations:
         if math.isfinite(e.mean):
             accuracy.setdefault(e.benchmark, {}).setdefault(e.step, {})[e.member] = e.mean
-            protocol[e.benchmark] = Protocol(e.problems, e.responses, e.temperature)
+            protocol[e.benchmark] = Protocol(e.problems, e.responses, e.temperature, e.role)
     members = tuple(member.name for member in run.members if member.name not in recorded_members(run.config))
     last = run.last_step or 0
     steps = sorted({e.step for e in evaluations} | {0, last})
@@ -116,9 +156,35 @@ def read_result(reader: Reader, run: RunInfo, store: str) -> RunResult:
         total_steps=run.total_steps,
         members=members,
         accuracy=accuracy,
+        repeats=_repeats(reader.repeats(run.uid)),
         cost=_costs(reader, run, members, steps),
         protocol=protocol,
+        selection=_selection(run.config),
     )
+
+
+def _repeats(records: Iterable[EvaluationRecord]) -> dict[str, dict[int, dict[str, float]]]:
+    """{benchmark: {step: {member: mean over repeats}}}."""
+    passes: dict[tuple[str, int, str], list[float]] = {}
+    for record in records:
+        _, correct, responses = zip(*record.problems, strict=True)
+        passes.setdefault((record.benchmark, record.step, record.member), []).append(
+            mean_interval(correct, responses).mean
+        )
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for (benchmark, step, member), values in passes.items():
+        found.setdefault(benchmark, {}).setdefault(step, {})[member] = float(np.mean(values))
+    return found
+
+
+def _selection(config: Mapping[str, Any]) -> Selection:
+    """The rule of a recorded configuration; the default one for a record from before there were rules."""
+    settings = config.get("evaluation", {})
+    roles: dict[str, Role] = {one["name"]: one.get("role", "test") for one in settings.get("benchmarks", ())}
+    best = settings.get("best", {})
+    rule: Rule = best.get("rule", "mean")
+    split: Split = best.get("on", "auto")
+    return Selection(rule, *selecting(roles, split))
 
 
 def recorded_members(config: Mapping[str, Any]) -> set[str]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from population.compare.results import ByStep, Protocol, RunResult
+from population.compare.results import ByStep, Protocol, RunResult, Selection
 from population.compare.statistics import BASES, Arm, Comparison, Paired, Spread
 from population.errors import RunError
 
@@ -88,11 +88,12 @@ def _paired_tree(paired: Paired) -> dict[str, Any]:
 def _run_tree(run: RunResult) -> dict[str, Any]:
     tables = {
         name: {key: _table_tree(by_step, run.members) for key, by_step in table.items()}
-        for name, table in (("accuracy", run.accuracy), ("cost", run.cost))
+        for name, table in (("accuracy", run.accuracy), ("repeats", run.repeats), ("cost", run.cost))
     }
     protocol = {name: asdict(one) for name, one in run.protocol.items()}
     names = ("uid", "store", "method", "seed", "status", "last_step", "total_steps", "members")
-    return {name: getattr(run, name) for name in names} | tables | {"protocol": protocol}
+    head = {name: getattr(run, name) for name in names}
+    return head | tables | {"protocol": protocol, "selection": asdict(run.selection)}
 
 
 def _table_tree(by_step: ByStep, members: Sequence[str]) -> dict[str, list[float | None]]:
@@ -127,10 +128,13 @@ def _arm(entry: Mapping[str, Any]) -> Arm:
 def _run(tree: Mapping[str, Any]) -> RunResult:
     members = tuple(tree["members"])
     tables = {
-        name: {key: _table(by_step, members) for key, by_step in tree[name].items()} for name in ("accuracy", "cost")
+        name: {key: _table(by_step, members) for key, by_step in tree[name].items()}
+        for name in ("accuracy", "repeats", "cost")
     }
     protocol = {name: Protocol(**one) for name, one in tree["protocol"].items()}
-    return RunResult(**{**tree, "members": members, **tables, "protocol": protocol})
+    chosen = tree["selection"]
+    selection = Selection(chosen["rule"], chosen["role"], tuple(chosen["benchmarks"]))
+    return RunResult(**{**tree, "members": members, **tables, "protocol": protocol, "selection": selection})
 
 
 def _table(by_step: Mapping[str, Sequence[float | None]], members: Sequence[str]) -> dict[int, dict[str, float]]:

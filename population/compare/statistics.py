@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from population.compare.results import COSTS, LAST, Checkpoint, RunResult
+from population.compare.results import CHECKPOINTS, COSTS, Checkpoint, RunResult
 
 # At the end of both runs, or the arm's newest evaluation within what the baseline spent in its whole run.
 AT_END, EQUAL_ROLLOUTS, EQUAL_COST = "end", "equal_rollouts", "equal_cost"
@@ -81,7 +81,7 @@ class Comparison:
     arms: tuple[Arm, ...]
     baselines: tuple[str, ...]
     cost: str
-    checkpoint: Checkpoint = LAST
+    checkpoint: Checkpoint = CHECKPOINTS["last"]
     notes: tuple[str, ...] = ()
 
     def arm(self, name: str) -> Arm:
@@ -95,9 +95,9 @@ class Comparison:
 
     @property
     def benchmarks(self) -> tuple[str, ...]:
-        """All benchmarks of all runs, first seen first."""
+        """The test benchmarks of all runs, first seen first."""
         runs = [run for arm in self.arms for run in arm.runs.values()]
-        return tuple(dict.fromkeys(name for run in runs for name in run.accuracy))
+        return tuple(dict.fromkeys(name for run in runs for name, one in run.protocol.items() if one.role == "test"))
 
     @property
     def cost_kinds(self) -> tuple[str, ...]:
@@ -160,7 +160,8 @@ class Comparison:
         scores = []
         for member in members:
             step = self.checkpoint.pick(run, member, steps)
-            own = [run.accuracy.get(name, {}).get(step, {}).get(member) for name in benchmarks]
+            measured = run.repeats if self.checkpoint.repeated and step != 0 else run.accuracy
+            own = [None if step is None else measured.get(b, {}).get(step, {}).get(member) for b in benchmarks]
             known = [score for score in own if score is not None]
             if len(known) < len(own):
                 return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from population.compare.results import COSTS, Protocol
+from population.compare.results import COSTS, Protocol, Selection
 from population.compare.statistics import AT_END, BASES, EQUAL_COST, EQUAL_ROLLOUTS, Arm, Comparison, Paired, Spread
 
 ABSENT = "–"
@@ -148,6 +148,7 @@ def notes(comparison: Comparison) -> Iterator[str]:
     )
     if len(comparison.benchmarks) > 1:
         yield f"The average is the unweighted mean of {', '.join(comparison.benchmarks)}."
+    yield from _selections(comparison)
     yield from _protocols(comparison)
     yield from _unpaired(comparison)
     for arm in comparison.arms:
@@ -159,6 +160,21 @@ def notes(comparison: Comparison) -> Iterator[str]:
     for arm in comparison.arms:
         if arm.description:
             yield f"{arm.name}: {arm.description}"
+
+
+def _selections(comparison: Comparison) -> Iterator[str]:
+    """What the best checkpoints were selected on; nothing where the last ones are compared."""
+    if comparison.checkpoint.name == "last":
+        return
+    by_selection: dict[Selection, list[str]] = {}
+    for arm in comparison.arms:
+        for run in arm.runs.values():
+            names = by_selection.setdefault(run.selection, [])
+            names += [] if arm.name in names else [arm.name]
+    for one, names in by_selection.items():
+        where = "held-out validation problems" if one.role == "validation" else "the test sets themselves"
+        of = "" if len(by_selection) == 1 else f" ({', '.join(names)})"
+        yield f"Best checkpoints{of}: rule {one.rule} on {where}: {', '.join(one.benchmarks) or 'none'}."
 
 
 def _protocols(comparison: Comparison) -> Iterator[str]:
