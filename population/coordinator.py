@@ -31,7 +31,8 @@ from population.success_graph import SuccessGraph
 from population.trainer import TrainingResponse, UpdateReport
 from population.training_batch import training_batch
 from server.rewards import RewardService
-from server.store.records import EvaluationRecord, EventRecord
+from server.store.reader import open_reader
+from server.store.records import EvaluationRecord, EventRecord, MetricRecord
 from server.store.writer import Writer
 
 
@@ -50,6 +51,7 @@ class StepReport:
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_seconds: float = 0.0
     events: list[EventRecord] = field(default_factory=list)
+    health: list[MetricRecord] = field(default_factory=list)
 
 
 Observer = Callable[[StepReport], None]
@@ -206,7 +208,14 @@ class Coordinator:
         report.events += health.warnings(report.step, report.rollouts)
         problems = self.prompts.batch(report.step)
         scale = self.exchange.bytes_per_token
-        self.store.commit(recording.step_record(report, problems, self.router.edge_rates, scale))
+        with open_reader(self.config.store_url) as record:
+            recent = health.recent_transfers(record, self.store.uid, report.step)
+            report.health += health.measures(report.rollouts, report.grafts, recent)
+            self.store.commit(recording.step_record(report, problems, self.router.edge_rates, scale))
+            late = health.look(record, self.store.uid, report.step)
+        for event in late:
+            self.store.event(event)
+        report.events += late
         self._commit_s, self._commit_cpu_s = time.perf_counter() - wall, time.process_time() - cpu
 
 

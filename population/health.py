@@ -62,6 +62,11 @@ def warnings(step: int, rollouts: StepRollouts) -> list[EventRecord]:
     return events
 
 
+def recent_transfers(reader: Reader, run: str, step: int) -> NDArray[np.int64]:
+    """Groups carried [N, N] (receiver, source) in the PERIOD - 1 steps before ``step``."""
+    return reader.pair_counts(run, step - PERIOD + 1, step - 1)["routed"].astype(np.int64)
+
+
 def measures(
     rollouts: StepRollouts, grafts: Mapping[str, Sequence[Graft]], recent: NDArray[np.int64]
 ) -> list[MetricRecord]:

@@ -96,9 +96,7 @@ def _metrics(
     records.append(MetricRecord(None, "seconds_cpu", report.cpu_seconds, 1))
     if bytes_per_token is not None:
         records.append(MetricRecord(None, "bytes_per_token", bytes_per_token, 1))
-    solved = {prompt for own in report.rollouts.rollouts.values() for prompt, r in own.items() if r.group.successes}
-    prompts = next(iter(report.rollouts.rollouts.values()))
-    records.append(MetricRecord(None, "union_solved", len(solved), len(prompts)))
+    records += report.health
     for name, own in report.rollouts.rollouts.items():
         records += _member_metrics(name, list(own.values()), report.seconds["sample"], report.updates[name])
     records += [

@@ -83,6 +83,11 @@ class Writer:
         self._known_prompts: set[int] = set()
 
     @property
+    def uid(self) -> str:
+        """The run this writer holds."""
+        return self._run().uid
+
+    @property
     def last_step(self) -> int | None:
         """The last committed step of the run, None before the first."""
         return self._run().last_step or None

@@ -20,6 +20,7 @@ from population.router import Routing
 from population.trainer import UpdateReport
 from population.updates import MinibatchReport
 from server.rewards import Verdict, VerdictCode
+from server.store.records import MetricRecord
 
 PROBLEMS = [Problem(1, "one?", "1", "d", "add", 1), Problem(2, "two?", "2", "d", None, None)]
 RIGHT, WRONG, LATE = (VerdictCode.RIGHT, VerdictCode.WRONG, VerdictCode.TIMEOUT)
@@ -66,7 +67,9 @@ def report() -> StepReport:
     }
     routing = Routing((transfer, held), frozenset({("b", 2)}))
     grafts = {"a": [Graft(transfer, responses)], "b": []}
-    return StepReport(7, StepRollouts(rollouts, {}), routing, grafts, updates, {"sample": 2.0, "update": 1.0}, 2.5)
+    seconds = {"sample": 2.0, "update": 1.0}
+    measured = [MetricRecord(None, "solved_by_all", 1.0, 2.0)]
+    return StepReport(7, StepRollouts(rollouts, {}), routing, grafts, updates, seconds, 2.5, health=measured)
 
 
 def metrics(step: StepReport) -> dict[tuple[str | None, str], tuple[float, float]]:
@@ -91,7 +94,7 @@ def metrics(step: StepReport) -> dict[tuple[str | None, str], tuple[float, float
         ("a", "skipped_token_share", (4, 14)),
         ("a", "engine_trainer_gap", (0.25, 6)),
         ("a", "edge_rate/b", (0.8, 1)),
-        (None, "union_solved", (2, 2)),
+        (None, "solved_by_all", (1, 2)),
         (None, "step_seconds", (3.0, 1)),
         (None, "seconds_cpu", (2.5, 1)),
         (None, "bytes_per_token", (1.25, 1)),
