@@ -11,7 +11,14 @@ import pyarrow.parquet as parquet
 import pytest
 
 from population.config import DataConfig
-from population.prompts import DataError, Problem, PromptBatches, load_problems, problem_key
+from population.prompts import (
+    DataError,
+    Problem,
+    PromptBatches,
+    load_problems,
+    problem_key,
+    problems_digest,
+)
 
 
 def all_fine(answers: Sequence[str]) -> list[int]:
@@ -147,3 +154,15 @@ def test_a_byte_order_mark_is_no_part_of_a_field(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text, encoding="utf-8-sig")
         found, _ = load_problems(DataConfig(source=str(tmp_path / name)), all_fine)
         assert [p.prompt for p in found] == ["x"]
+
+
+def test_keys_and_digests_of_the_first_release_stay(tmp_path: Path) -> None:
+    """Stored runs find their problems by these numbers; every one was computed with the first release."""
+    train, _ = load_problems(DataConfig(source="demo:train"), all_fine)
+    heldout, _ = load_problems(DataConfig(source="demo:heldout"), all_fine)
+    assert [p.key for p in train[:2]] == [5711197543576069, 7566299075228834]
+    assert (problems_digest(train), problems_digest(heldout)) == ("6b6abebd687cd86e", "6f0f0c9cd3d6a077")
+    assert problem_key("a.jsonl", "Solve x and box it.", "1") == 1601480652807298
+    data = write_lines(tmp_path / "a.jsonl", [{"prompt": "x", "answer": "1"}])
+    (problem,), _ = load_problems(data.model_copy(update={"template": "Solve {prompt} and box it."}), all_fine)
+    assert problem.key == problem_key(str(tmp_path / "a.jsonl"), "Solve x and box it.", "1")

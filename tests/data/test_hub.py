@@ -1,0 +1,274 @@
+"""Hub data sets: local copies laid out as the hub's, the cache, a hub that answers, and none."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from population.config import DataConfig
+from population.data import hub
+from population.data.presets import PRESETS, find_preset
+from population.errors import DataError
+from population.prompts import Problem, load_problems
+
+COMMIT = "0" * 39 + "1"
+
+
+def read(source: str, **keys: Any) -> list[Problem]:
+    return load_problems(DataConfig(source=source, **keys), lambda answers: [])[0]
+
+
+def write(path: Path, records: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(records), path)
+    else:
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def dapo(number: int) -> dict[str, Any]:
+    before, after = PRESETS["dapo-math-17k"].unwrap
+    return {
+        "data_source": "math_dapo",
+        "prompt": [{"content": f"{before}What is {number}?{after}", "role": "user"}],
+        "reward_model": {"ground_truth": str(number), "style": "rule-lighteval/MATH_v2"},
+        "extra_info": {"index": f"{number:08x}"},
+    }
+
+
+def solved(number: int) -> dict[str, Any]:
+    level = "Level ?" if number == 0 else f"Level {1 + number % 5}"
+    return {"problem": f"p {number}", "level": level, "type": "Algebra", "solution": rf"So \boxed{{{number}}}."}
+
+
+def asked(number: int) -> dict[str, Any]:
+    return {"question": f"q {number}", "answer": str(number), "url": ""}
+
+
+# The file of each set on the hub, its records there, and the first and last problem they make.
+LAYOUTS: dict[str, tuple[str, list[dict[str, Any]], Problem]] = {
+    "math-train": ("data/train-00000-of-00001.parquet", [solved(i) for i in range(7500)],
+                   Problem(0, "p 7499", "7499", "", "Algebra", 5)),
+    "math500": ("test.jsonl",
+                [{"problem": f"p {i}", "solution": "", "answer": rf"\frac{{{i}}}{{7}}", "subject": "Geometry",
+                  "level": 2} for i in range(500)],
+                Problem(0, "p 499", r"\frac{499}{7}", "", "Geometry", 2)),
+    "aime2024": ("data/train-00000-of-00001.parquet",
+                 [{"id": i, "problem": f"p {i}", "solution": "", "answer": f"{i:03d}", "url": "", "year": "2024"}
+                  for i in range(30)],
+                 Problem(0, "p 29", "029", "")),
+    "aime2025": ("test.jsonl", [{"problem": f"p {i}", "answer": str(i), "id": str(i)} for i in range(30)],
+                 Problem(0, "p 29", "29", "")),
+    "amc23": ("test-00000-of-00001.parquet", [asked(i) for i in range(40)], Problem(0, "q 39", "39", "")),
+    "minerva": ("test.jsonl", [asked(i) for i in range(272)], Problem(0, "q 271", "271", "")),
+    "gsm8k-train": ("main/train-00000-of-00001.parquet",
+                    [{"question": f"q {i}", "answer": f"<<{i}>>\n#### {i:,}"} for i in range(7473)],
+                    Problem(0, "q 7472", "7472", "")),
+    "gsm8k-test": ("main/test-00000-of-00001.parquet",
+                   [{"question": f"q {i}", "answer": f"<<{i}>>\n#### {i:,}"} for i in range(1319)],
+                   Problem(0, "q 1318", "1318", "")),
+    "dapo-math-17k": ("data/dapo-math-17k.parquet", [dapo(i) for i in range(17398)] + [dapo(i) for i in range(519)],
+                      Problem(0, "What is 17397?", "17397", "")),
+}  # fmt: skip
+
+
+def test_every_preset_has_its_layout_here() -> None:
+    assert LAYOUTS.keys() == PRESETS.keys()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_local_copy_laid_out_as_the_hubs_is_read(name: str, data_folder: Path) -> None:
+    file, records, last = LAYOUTS[name]
+    preset = PRESETS[name]
+    write(data_folder / preset.repository / file, records)
+    problems = read(f"preset:{name}")
+    assert len(problems) == (preset.problems or preset.rows)
+    found = problems[-1]
+    assert (found.prompt, found.answer, found.subject, found.level) == (
+        last.prompt, last.answer, last.subject, last.level,
+    )  # fmt: skip
+    assert found.dataset == f"preset:{name}"
+
+
+def test_a_copy_may_lie_under_the_name_alone(data_folder: Path) -> None:
+    write(data_folder / "aime25" / "test.jsonl", LAYOUTS["aime2025"][1])
+    assert len(read("preset:aime2025")) == 30
+
+
+def test_another_version_of_a_known_set_is_refused_by_what_it_holds(data_folder: Path) -> None:
+    write(data_folder / "HuggingFaceH4/MATH-500/test.jsonl", LAYOUTS["math500"][1][:-1])
+    with pytest.raises(
+        DataError, match=r"preset:math500: has 499 records, expected 500 of HuggingFaceH4/MATH-500, spl"
+    ):
+        read("preset:math500")
+    write(data_folder / PRESETS["dapo-math-17k"].repository / "data/dapo-math-17k.parquet", [dapo(1), dapo(1), dapo(2)])
+    with pytest.raises(DataError, match="has 2 distinct problems, expected 17398"):
+        read("preset:dapo-math-17k")
+
+
+def test_a_problem_that_comes_again_with_another_answer_is_read_once_from_dapo(data_folder: Path) -> None:
+    other = dapo(5) | {"reward_model": {"ground_truth": "6", "style": ""}}
+    records = [*LAYOUTS["dapo-math-17k"][1], other]
+    write(data_folder / PRESETS["dapo-math-17k"].repository / "data/dapo-math-17k.parquet", records)
+    assert [p.answer for p in read("preset:dapo-math-17k") if p.prompt == "What is 5?"] == ["5"]
+
+
+def test_a_copy_with_files_missing_is_refused_by_name(data_folder: Path) -> None:
+    folder = data_folder / "openai/gsm8k"
+    write(folder / "socratic/train-00000-of-00001.parquet", [asked(1)])
+    with pytest.raises(
+        DataError, match=r"has no main/train-\*\.parquet; it has socratic/train-00000-of-00001\.parquet"
+    ):
+        read("preset:gsm8k-train")
+    write(folder / "main/train-00001-of-00003.parquet", [asked(1)])
+    with pytest.raises(DataError, match=r"has 1 of the 3 files main/train-\*\.parquet; copy the others"):
+        read("preset:gsm8k-train")
+
+
+def test_offline_the_message_names_repository_files_and_the_place_to_put_them(data_folder: Path) -> None:
+    place = data_folder / "openai/gsm8k"
+    with pytest.raises(DataError) as error:
+        read("preset:gsm8k-test")
+    message = str(error.value)
+    assert message.startswith("preset:gsm8k-test: openai/gsm8k is not on this machine and the hub cannot be reached (")
+    command = f"`hf download openai/gsm8k --repo-type dataset --include 'main/test-*.parquet' --local-dir {place}`"
+    assert command in message
+    assert f"so that there is {place}/main/test-*.parquet (GRAFT_DATA names another folder" in message
+    assert "\n" not in message
+    with pytest.raises(DataError, match=r"hub:some/set: some/set is not on this machine and the hub cannot be reached"):
+        read("hub:some/set")
+
+
+def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "PROBE_S", 0.2)
+    with serve(Silent) as endpoint:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+        with pytest.raises(DataError, match=r"the hub cannot be reached \(ReadTimeout"):
+            read("preset:math500")
+
+
+def test_a_transfer_past_its_deadline_is_given_up() -> None:
+    data = hub.HubData("hub:a/b", "a/b", None, None, None, deadline_s=0.05)
+    with pytest.raises(DataError, match=r"hub:a/b: a/b did not arrive within 0\.05 s; .* raise load_s"):
+        hub._bounded(threading.Event().wait, data)
+
+
+def test_files_are_fetched_once_and_then_found_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(Hub) as endpoint:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + TEMPLATE)
+        assert len(read("preset:aime2025")) == 30
+        with pytest.raises(DataError, match="the hub has no data set math-ai/minervamath that this machine may read"):
+            read("preset:minerva")
+    assert len(read("preset:aime2025")) == 30
+
+
+@pytest.mark.parametrize("split", [None, "test"])
+def test_any_hub_set_is_read_by_split_and_fields(data_folder: Path, split: str | None) -> None:
+    write(data_folder / "own/sums/test.jsonl", [{"q": {"text": f"{i}+1?"}, "a": [str(i + 1)]} for i in range(3)])
+    problems = read("hub:own/sums", split=split, prompt_field="q.text", answer_field="a.0")
+    assert [(p.prompt, p.answer, p.dataset) for p in problems][2] == ("2+1?", "3", "hub:own/sums")
+
+
+def test_subsets_and_splits_are_those_of_the_repositorys_card(data_folder: Path) -> None:
+    folder = data_folder / "own/two"
+    write(folder / "x/a.parquet", [asked(1)])
+    write(folder / "x/b.parquet", [asked(2)])
+    write(folder / "y/c.parquet", [asked(3)])
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n"
+        "- config_name: first\n  data_files:\n"
+        "  - {split: train, path: x/a.parquet}\n  - {split: test, path: x/b.parquet}\n"
+        "- config_name: second\n  data_files:\n  - {split: train, path: y/c.parquet}\n---\n"
+    )
+    keys = {"prompt_field": "question", "subset": "first"}
+    assert [p.answer for p in read("hub:own/two", split="test", **keys)] == ["2"]
+    assert [p.answer for p in read("hub:own/two", **keys | {"subset": "second"})] == ["3"]
+    with pytest.raises(DataError, match="hub:own/two: has the splits train, test; name one: split: train"):
+        read("hub:own/two", **keys)
+    with pytest.raises(DataError, match=r'own/two cannot be read.*Unknown split "dev"'):
+        read("hub:own/two", split="dev", **keys)
+
+
+@pytest.mark.parametrize("source", ["hub:name", "hub:", "hub:a/b/c", "hub:https://huggingface.co/a/b"])
+def test_a_repository_has_an_owner_and_a_name(source: str) -> None:
+    with pytest.raises(DataError, match="expected hub:OWNER/NAME"):
+        read(source)
+
+
+def test_find_preset_leaves_other_sources_alone() -> None:
+    assert find_preset("math500.jsonl") is None
+
+
+TEMPLATE = "/{repo_id}/resolve/{revision}/{filename}"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub as one data set needs: its description and its files."""
+
+    FILE = "".join(json.dumps(record) + "\n" for record in LAYOUTS["aime2025"][1]).encode()
+
+    def do_HEAD(self) -> None:
+        self.answer(body=False)
+
+    def do_GET(self) -> None:
+        self.answer(body=True)
+
+    def answer(self, *, body: bool) -> None:
+        if self.path.startswith("/api/datasets/math-ai/aime25/tree/"):
+            listing = [{"type": "file", "path": "test.jsonl", "size": len(self.FILE), "oid": "1"}]
+            self.reply(200, json.dumps(listing).encode(), body)
+        elif self.path.startswith("/api/datasets/math-ai/aime25"):
+            siblings = [{"rfilename": name} for name in ("README.md", "test.jsonl")]
+            content = json.dumps({"id": "math-ai/aime25", "sha": COMMIT, "siblings": siblings}).encode()
+            self.reply(200, content, body)
+        elif self.path.startswith("/datasets/math-ai/aime25/resolve/") and self.path.endswith("/test.jsonl"):
+            self.reply(200, self.FILE, body, **{"ETag": '"1"', "X-Repo-Commit": COMMIT})
+        else:
+            self.reply(404, b"{}", body, **{"X-Error-Code": "RepoNotFound"})
+
+    def reply(self, status: int, content: bytes, body: bool, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+class Silent(Hub):
+    """Takes a question and never answers it."""
+
+    asked = threading.Event()
+
+    def answer(self, *, body: bool) -> None:
+        self.asked.wait(30)
+
+
+class serve:  # noqa: N801
+    """A server on loopback for the time of a with statement; gives its address."""
+
+    def __init__(self, handler: type[Hub]) -> None:
+        self._handler = handler
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+
+    def __enter__(self) -> str:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __exit__(self, *_exception: object) -> None:
+        Silent.asked.set()
+        self._server.shutdown()
+        self._server.server_close()
