@@ -69,7 +69,7 @@ def leaves(prompts: Sequence[Prompt]) -> list[Tensor]:
 def gradients(loss: Tensor, prompts: Sequence[Prompt]) -> Tensor:
     """d loss / d log-prob of every token, end to end; 0 where the loss does not reach."""
     inputs = leaves(prompts)
-    found = torch.autograd.grad(loss, inputs, allow_unused=True)
+    found = torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True)
     return torch.cat([torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)])
 
 
