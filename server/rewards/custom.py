@@ -44,7 +44,7 @@ def time_left() -> float:
 
 
 def load_reward(name: str) -> LoadedReward:
-    """Import `module:function`. Raises BadReward."""
+    """Import `module:function`, and call the module's `prepare_worker()` where it has one. Raises BadReward."""
     module_name, colon, function_name = name.partition(":")
     if not colon or not module_name or not function_name:
         raise BadReward(f"{name!r} is no reward; write module:function")
@@ -66,6 +66,10 @@ def load_reward(name: str) -> LoadedReward:
         ) from None
     except ValueError:
         raise BadReward(f"{name}: {function_name} has no signature to check; wrap it in a function") from None
+    try:
+        getattr(module, "prepare_worker", _nothing)()
+    except Exception as error:
+        raise BadReward(f"{name}: prepare_worker() fails: {type(error).__name__}: {error}") from None
     return LoadedReward(name, function, _version(module))
 
 
@@ -106,6 +110,10 @@ def _modules_in(package: str) -> list[str]:
 def _nearest(name: str, names: list[str], prefix: str = "") -> str:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {prefix + near[0]!r}?" if near else ""
+
+
+def _nothing() -> None:
+    """What a module without `prepare_worker` does before the first item."""
 
 
 def _version(module: Any) -> str:
