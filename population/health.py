@@ -36,6 +36,8 @@ UNION_ROOM = 0.02
 ONE_SOURCE = 1.22
 # Fewer groups than this say nothing about shares.
 FEWEST_GROUPS = 20
+# A comparison of next visits needs this many on both sides.
+FEWEST_VISITS = 10
 # An edge's admission collapses when it falls below this share of what it was.
 COLLAPSE_SHARE = 0.5
 
@@ -238,21 +240,20 @@ def _negative_uptake(reader: Reader, run: str, members: Sequence[str], step: int
         k, n, held_k, held_n = (
             counts[name] for name in ("grafted_solved", "grafted_seen", "held_out_solved", "held_out_seen")
         )
+        if min(n, held_n) < FEWEST_VISITS or _z(k / n, n, held_k / held_n, held_n) > -SIGNIFICANT:
+            continue
         change = uptake(k, n, held_k, held_n)
-        if change.difference <= -SIGNIFICANT * change.standard_error:
-            whom = f"groups of {source}" if source else "peers' groups"
-            yield (
-                ("uptake", receiver, source),
-                f"negative uptake: after {whom} {k} of {n} prompts were solved at the next visit, after withheld ones "
-                f"{held_k} of {held_n} ({100 * change.difference:+.1f} points, standard error "
-                f"{100 * change.standard_error:.1f})",
-            )
+        whom = f"groups of {source}" if source else "peers' groups"
+        yield (
+            ("uptake", receiver, source),
+            f"negative uptake: after {whom} {k} of {n} prompts were solved at the next visit, after withheld ones "
+            f"{held_k} of {held_n} ({100 * change.difference:+.1f} points, standard error "
+            f"{100 * change.standard_error:.1f})",
+        )
 
 
 def _z(now: float, n_now: float, then: float, n_then: float) -> float:
-    """Change of a share in standard errors; one success and one failure more on each side, as in ``uptake``."""
-    variance = 0.0
-    for share, n in ((now, n_now), (then, n_then)):
-        rate = (share * n + 1) / (n + 2)
-        variance += rate * (1 - rate) / (n + 2)
-    return float((now - then) / math.sqrt(variance))
+    """Difference of two shares in standard errors of no difference: the pooled two-sample test of proportions."""
+    pooled = (now * n_now + then * n_then) / (n_now + n_then)
+    variance = pooled * (1 - pooled) * (1 / n_now + 1 / n_then)
+    return float((now - then) / math.sqrt(variance)) if variance > 0 else 0.0

@@ -186,16 +186,24 @@ def test_an_edge_whose_admission_collapses_is_named_with_its_receiver(tmp_path: 
 
 
 def harmful(step: int) -> tuple[Solved, Sequence[TransferRecord]]:
-    """a solves prompt 0 one step after it was withheld (every fourth step), and not after it was grafted."""
+    """a solves prompt 0 one step after it was withheld (every second step), and not after it was grafted."""
     solved = apart(step, 0.5)
-    solved[0, 0] = step % 4 == 0
-    return solved, [transfer("a", "b", 0, held_out=step % 4 == 3), transfer("b", "a", 1), transfer("a", "b", 2)]
+    solved[0, 0] = step % 2 == 0
+    return solved, [transfer("a", "b", 0, held_out=step % 2 == 1), transfer("b", "a", 1), transfer("a", "b", 2)]
 
 
 def test_a_graft_that_harms_is_named_for_its_edge_and_in_all(tmp_path: Path) -> None:
     found = watched(tmp_path, harmful, PERIOD)
     assert [(step, member) for step, member, _ in found] == [(PERIOD, None), (PERIOD, "a")]
     assert found[1][2].startswith("negative uptake: after groups of b ")
+
+
+def test_a_few_visits_decide_nothing(tmp_path: Path) -> None:
+    def scenario(step: int) -> tuple[Solved, Sequence[TransferRecord]]:
+        solved, (first, *others) = harmful(step)
+        return solved, [first, *others] if step >= PERIOD - 7 else others
+
+    assert watched(tmp_path, scenario, PERIOD) == []
 
 
 def test_a_resumed_run_gives_the_warnings_of_an_unbroken_one(tmp_path: Path) -> None:
