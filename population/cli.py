@@ -117,6 +117,8 @@ def plan(config: ConfigPath, set_: Overrides = None) -> None:
             ("response tokens per step, at most", f"{derived.response_tokens_at_most:,}"),
             ("evaluations", f"{derived.evaluations:,} of {derived.evaluation_samples:,} samples"),
         ]
+        if derived.repeats:
+            rows.append(("of the best checkpoints", f"{derived.repeats:,} of {derived.repeat_samples:,} samples"))
         if derived.exchanges:
             rows.append(
                 (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ class Plan:
     response_tokens_at_most: int
     evaluations: int
     evaluation_samples: int
+    repeats: int
+    repeat_samples: int
     exchanges: bool
     normaliser: str
     floor: float
@@ -87,14 +89,21 @@ def make_plan(
         rollouts_total=samples * len(config.members) * steps,
         response_tokens_at_most=samples * len(config.members) * config.rollouts.max_response_tokens,
         evaluations=evaluations,
-        evaluation_samples=sum(benchmark_problems[b.name] * b.responses_per_prompt for b in benchmarks)
-        * len(config.members),
+        evaluation_samples=evaluation_samples(config, benchmark_problems, ("validation", "test")),
+        repeats=config.evaluation.repeats if any(b.role == "test" for b in benchmarks) else 0,
+        repeat_samples=evaluation_samples(config, benchmark_problems, ("test",)),
         exchanges=METHODS[config.method].exchanges,
         normaliser=config.exchange.normaliser,
         floor=config.exchange.floor,
         balance=config.exchange.balance,
         holdout=config.exchange.holdout,
     )
+
+
+def evaluation_samples(config: RunConfig, benchmark_problems: Mapping[str, int], roles: Collection[str]) -> int:
+    """Samples of all members in one evaluation on the benchmarks of these roles."""
+    benchmarks = (b for b in config.evaluation.benchmarks if b.role in roles)
+    return sum(benchmark_problems[b.name] * b.responses_per_prompt for b in benchmarks) * len(config.members)
 
 
 def member_plan(config: RunConfig, member: MemberConfig, folder: Path | None) -> MemberPlan:

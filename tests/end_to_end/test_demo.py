@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from population.evaluation_report import scores_of
 from server.store.reader import open_reader
 from tests.commands import ROOT, made, run, runnable
 
@@ -112,40 +114,61 @@ def test_independent_members_learn_the_same_alone_and_beside_others(warm_folder:
             np.testing.assert_array_equal(beside[:, 1], alone[:, 0])
 
 
-def test_exported_members_can_be_evaluated(warm_folder: Path) -> None:
-    url = f"sqlite:///{warm_folder / 'exported.db'}"
-    settings = [
-        "--set",
-        f"folder={warm_folder}",
-        "--set",
-        f"store={url}",
-        "--set",
-        "evaluation.benchmarks.heldout.limit=24",
-    ]
-    trained = run(
-        [
-            ".venv/bin/graft",
-            "train",
-            "configs/demo_pair.yaml",
-            "--quiet",
-            "--run",
-            "exported",
-            "--set",
-            "steps=1",
-            *settings,
-        ],
-        deadline_s=300,
-    )
+def benchmark(name: str, **more: object) -> dict[str, object]:
+    shared = {"source": "demo:heldout", "responses_per_prompt": 4, "temperature": 1.0, "top_p": 1.0, "limit": 24}
+    return {"name": name, **shared, **more}
+
+
+def test_the_best_checkpoint_is_selected_on_held_out_problems_and_measured_again(warm_folder: Path) -> None:
+    url = f"sqlite:///{warm_folder / 'best.db'}"
+    benchmarks = [
+        benchmark("select", role="validation"), benchmark("tests", skip=24), benchmark("hard", skip=48, limit=12)
+    ]  # fmt: skip
+    values = {
+        "folder": warm_folder, "store": url, "steps": 3, "data.prompts_per_step": 16, "evaluation.every_steps": 1,
+        "evaluation.repeats": 2, "evaluation.k": [2, 4], "evaluation.benchmarks": json.dumps(benchmarks),
+    }  # fmt: skip
+    settings = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
+    graft = [".venv/bin/graft"]
+    trained = run([*graft, "train", "configs/demo_pair.yaml", "--run", "best", *settings], deadline_s=300)
     assert trained.returncode == 0, trained.stdout + trained.stderr
-    members = str(warm_folder / "exported" / "members")
-    done = run(
-        [".venv/bin/graft", "evaluate", "configs/demo_pair.yaml", "--members", members, *settings], deadline_s=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Best checkpoints, evaluated again" in trained.stdout
+    assert "held-out problems (role: validation): select" in trained.stdout
+    again = run([*graft, "evaluate", "configs/demo_pair.yaml", "--run", "best", "--json", *settings], deadline_s=300)
+    assert again.returncode == 0, again.stderr
+    found = json.loads(again.stdout)["members"]
     with open_reader(url) as reader:
-        for evaluation in reader.evaluations("exported"):
-            if evaluation.step == 1:
-                assert f"{evaluation.mean:.1%}" in done.stdout
+        best, course = reader.best("best"), reader.evaluations("best")
+        names = [name for name in reader.metric_names("best") if name.startswith("seconds_")]
+        recorded = scores_of(reader.repeats("best"), (2, 4))
+    # Training alone is cost: neither evaluation nor keeping weights is in any clock of a step.
+    assert set(names) == {
+        f"seconds_{what}" for what in ("sample", "route", "exchange", "update", "sync", "commit", "cpu")
+    }
+    for chosen in best:
+        select = {e.step: e.mean for e in course if (e.member, e.benchmark) == (chosen.member, "select")}
+        assert chosen.step == max((1, 2, 3), key=lambda step: (select[step], -step))
+        assert found[chosen.member]["checkpoint"]["step"] == chosen.step
+        assert (warm_folder / "best" / "best" / chosen.member).resolve().name == f"step_{chosen.step:08d}"
+    # Other random numbers in every repeat, the same ones in every process: two ways to one figure.
+    assert [(s.member, s.benchmark) for s in recorded if s.benchmarks == 1] == [
+        (name, test) for name in ("qwen3", "llama") for test in ("hard", "tests")
+    ]
+    for score in recorded:
+        own = found[score.member]
+        shown = own["mean"] if score.benchmarks > 1 else own["benchmarks"][score.benchmark]
+        assert shown["pass@1"]["repeats"] == pytest.approx(score.passes)
+        assert shown["pass@1"]["low"] == pytest.approx(score.pass1.low)
+        assert shown["maj@k"] == pytest.approx({str(k): value for k, value in score.majority_at.items()})
+        assert score.majority_at.keys() == {2, 4}
+        assert f"{100 * score.pass1.mean:.1f} [{100 * score.pass1.low:.1f}" in trained.stdout
+    # Repeat 0 is the evaluation in the course of training, from the exported members too.
+    members = ["--members", str(warm_folder / "best" / "members"), "--repeats", "0", "--json"]
+    last = run([*graft, "evaluate", "configs/demo_pair.yaml", *members, *settings], deadline_s=300)
+    assert last.returncode == 0, last.stderr
+    for e in course:
+        if e.step == 3:
+            assert json.loads(last.stdout)["members"][e.member]["benchmarks"][e.benchmark]["pass@1"]["mean"] == e.mean
 
 
 def test_make_demo_compare_prints_both_with_their_cost(warm_folder: Path) -> None:

@@ -43,6 +43,17 @@ def test_evaluations_are_counted_at_the_start_every_k_steps_and_at_the_end() -> 
     plan = make_plan(config, 7500, {"h": 360}, {})
     assert plan.evaluations == 4  # steps 0, 5, 10, 12
     assert plan.evaluation_samples == 360 * 8 * 2
+    assert (plan.repeats, plan.repeat_samples) == (5, 360 * 8 * 2)
+
+
+def test_the_best_checkpoints_are_evaluated_again_on_the_test_benchmarks_alone() -> None:
+    tests = {"name": "tests", "source": "demo:heldout"}
+    select = {"name": "select", "source": "demo:heldout", "role": "validation", "responses_per_prompt": 4}
+    sizes = {"tests": 300, "select": 60}
+    plan = make_plan(paper(evaluation={"benchmarks": [tests, select], "repeats": 3}), 7500, sizes, {})
+    assert plan.evaluation_samples == (300 * 8 + 60 * 4) * 2
+    assert (plan.repeats, plan.repeat_samples) == (3, 300 * 8 * 2)
+    assert make_plan(paper(evaluation={"benchmarks": [select]}), 7500, sizes, {}).repeats == 0
 
 
 MODELS = {
