@@ -91,8 +91,8 @@ class DataConfig(Section):
     """
 
     source: str = Field(
-        description="preset:NAME, hub:OWNER/NAME, gym:GENERATOR, champ:, demo:train, demo:heldout, or a .jsonl, .csv "
-        "or .parquet file"
+        description="preset:NAME, hub:OWNER/NAME, gym:GENERATOR, champ:all, demo:train, demo:heldout, or a .jsonl, "
+        ".csv or .parquet file"
     )
     subset: str | None = Field(default=None, description="the hub's name for a part of a data set, its configuration")
     split: str | None = Field(default=None, description="of a hub data set; may be left out where there is only one")

@@ -14,7 +14,9 @@ from importlib import resources
 from population.data.records import Row
 from population.errors import DataError
 
-SOURCE = "champ:"
+PREFIX = "champ:"
+ALL = "all"
+CATEGORIES = ("Combinatorics", "Inequality", "Number-Theory", "Polynomial", "Sequence")
 PACKAGE = "champ_dataset"
 # The package's own loader also parses 70 MB of annotated model answers that are in the same file.
 FILE = "dataset_files/v0.json"
@@ -35,16 +37,22 @@ _CALLS = {"^": "^{%s}", "sqrt": r"\sqrt{%s}", "C": r"\binom{%s}{%s}"}
 
 
 def champ_rows(source: str) -> Iterator[Row]:
-    """Records with prompt, answer (LaTeX) and subject (the category). DataError where the package is missing."""
-    if source != SOURCE:
-        raise DataError(f"{source}: the CHAMP problems are one set; write {SOURCE}")
+    """Records with prompt, answer (LaTeX) and subject (the category), of all categories or the one that is named.
+
+    Raises DataError for another name or where the package is missing.
+    """
+    wanted = source.removeprefix(PREFIX) or ALL
+    if wanted not in (ALL, *CATEGORIES):
+        raise DataError(
+            f"{source}: there is no such part of CHAMP; write {', '.join((ALL, *CATEGORIES))} after {PREFIX}"
+        )
     try:
         text = (resources.files(PACKAGE) / FILE).read_text(encoding="utf-8")
     except ModuleNotFoundError:
         raise DataError(f"{source}: needs the package champ-dataset; pip install champ-dataset") from None
     for name, problem in json.loads(text)["problems"].items():
         answer = checkable_answer(problem["_raw_answer"])
-        if answer is not None:
+        if answer is not None and wanted in (ALL, problem["category"]):
             prompt = problem["_raw_text"].replace(MARK, "")
             yield {"prompt": prompt, "answer": answer, "subject": problem["category"]}, f"{source} {name}"
 
@@ -88,4 +96,4 @@ def _closing(text: str, start: int) -> int:
         depth += {"(": 1, ")": -1}.get(text[position], 0)
         if depth == 0:
             return position
-    raise DataError(f"{SOURCE} the formula {text!r} has an open bracket; install another release of champ-dataset")
+    raise DataError(f"{PREFIX} the formula {text!r} has an open bracket; install another release of champ-dataset")

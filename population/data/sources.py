@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from population.config import DataConfig
-from population.data.champ import SOURCE as CHAMP
+from population.data.champ import PREFIX as CHAMP
 from population.data.champ import champ_rows
 from population.data.gym import gym_rows
 from population.data.hub import PREFIX as HUB
 from population.data.hub import HubData, hub_rows, repository_of
 from population.data.presets import GYM_PREFIX, find_preset
 from population.data.records import READERS, Row, file_rows
-from population.demo import tasks
+from population.demo.suites import DATA_SETS
 from population.errors import DataError
 
 DEMO = "demo:"
@@ -43,7 +43,7 @@ def rows(data: DataConfig) -> Iterator[Row]:
     if Path(source).suffix not in READERS:
         raise DataError(
             f"{source}: unknown kind of data set; give a {', '.join(READERS)} file, preset:NAME, hub:OWNER/NAME, "
-            "gym:GENERATOR, champ: or demo:train"
+            "gym:GENERATOR, champ:all or demo:train"
         )
     return file_rows(Path(source), fields(data))
 
@@ -55,10 +55,11 @@ def fields(data: DataConfig) -> tuple[str, ...]:
 
 
 def _demo_rows(source: str) -> Iterator[Row]:
-    suites = {"demo:train": tasks.training_problems, "demo:heldout": tasks.heldout_problems}
-    if source not in suites:
-        raise DataError(f"{source}: unknown demo data set; there are {' and '.join(suites)}")
-    for i, p in enumerate(suites[source]()):
+    name = source.removeprefix(DEMO)
+    if name not in DATA_SETS:
+        known = ", ".join(DEMO + other for other in DATA_SETS)
+        raise DataError(f"{source}: unknown demo data set; there are {known}")
+    for i, p in enumerate(DATA_SETS[name]()):
         yield (
             {"prompt": p.prompt, "answer": p.answer, "subject": p.subject, "level": p.level},
             f"{source} problem {i + 1}",

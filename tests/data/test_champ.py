@@ -20,7 +20,7 @@ SUBJECTS = {"Combinatorics": 36, "Inequality": 45, "Number-Theory": 52, "Polynom
 
 def test_every_problem_that_is_read_can_be_graded_and_its_own_answer_is_right() -> None:
     with RewardService(timeout_s=20) as rewards:
-        problems, skipped = load_problems(DataConfig(source="champ:"), rewards.unparsable)
+        problems, skipped = load_problems(DataConfig(source="champ:all"), rewards.unparsable)
         verdicts = rewards.grade([(p.answer, rf"Therefore, the answer is \boxed{{{p.answer}}}.") for p in problems])
         others = rewards.grade([(p.answer, rf"\boxed{{{p.answer}+1}}") for p in problems])
     assert (len(problems), skipped) == (203, [])
@@ -60,6 +60,9 @@ def test_answers_are_one_number_one_formula_or_one_word(raw: str, expected: str 
     assert checkable_answer(raw) == expected
 
 
-def test_there_is_one_set() -> None:
-    with pytest.raises(DataError, match="the CHAMP problems are one set; write champ:"):
+def test_one_category_is_read_by_its_name_and_another_name_is_refused() -> None:
+    problems, _ = load_problems(DataConfig(source="champ:Number-Theory"), lambda answers: [])
+    assert {p.subject for p in problems} == {"Number-Theory"}
+    assert len(problems) == SUBJECTS["Number-Theory"]
+    with pytest.raises(DataError, match="there is no such part of CHAMP; write all, Combinatorics"):
         load_problems(DataConfig(source="champ:algebra"), lambda answers: [])
