@@ -54,6 +54,11 @@ def pooled(own: ArrayLike, peers: Sequence[ArrayLike], ratios: Sequence[float]) 
     return _split(group_advantages(np.concatenate(groups)), groups)
 
 
+def imitated(own: ArrayLike, peers: Sequence[ArrayLike], ratios: Sequence[float]) -> tuple[Array, list[Array]]:
+    """The learner's own group by itself; 1 for every peer response, which a likelihood term takes as it comes (SGT)."""
+    return group_advantages(own), [np.ones(np.asarray(rewards).size) for rewards in peers]
+
+
 def capability_weighted(
     own: ArrayLike, peers: Sequence[ArrayLike], ratios: Sequence[float]
 ) -> tuple[Array, list[Array]]:

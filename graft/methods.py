@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, Unpack
 
 from graft.admission import Admit, everything, gate, gated_successes, one_success, random_admission
-from graft.advantages import AdvantageRule, capability_weighted, pooled, separate
+from graft.advantages import AdvantageRule, capability_weighted, imitated, pooled, separate
 from graft.losses import (
     TokenLoss,
     clipped_ratio,
@@ -152,6 +152,7 @@ SHAPED = replace(
 IMITATED = replace(
     OWN_ONLY,
     admit=one_success,
+    advantages=imitated,
     peer_loss=negative_log_likelihood,
     replaces=False,
     shared_denominator=False,

@@ -24,7 +24,7 @@ from population.placement import gather
 from population.router import Router
 from population.success_graph import SuccessGraph
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Checkpoints:
                 "run_digest": self.run_digest,
                 "members": {name: member.weight_version for name, member in members.items()},
                 "router": router.state(),
-                "bytes_per_token": exchange.bytes_per_token,
+                "exchange": exchange.state(),
             }
             (temporary / "state.json").write_text(json.dumps(state))
             for path in (temporary / "state.json", temporary / "success_graph.npz", temporary):
@@ -102,7 +102,7 @@ class Checkpoints:
         for name, version in state["members"].items():
             members[name].weight_version = version
         router.restore(state["router"])
-        exchange.bytes_per_token = state["bytes_per_token"]
+        exchange.restore(state["exchange"])
 
     def _check(self, folder: Path, state: Mapping[str, Any], members: Mapping[str, Member]) -> None:
         if state["format"] != FORMAT:

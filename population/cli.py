@@ -27,6 +27,12 @@ ConfigPath = Annotated[Path, typer.Argument(help="YAML configuration, for instan
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. update.learning_rate=3e-4")
 ]
+Overlays = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--overlay", metavar="FILE", help="YAML laid over the configuration, e.g. a baseline of configs/overlays"
+    ),
+]
 
 
 @contextmanager
@@ -60,6 +66,7 @@ def _mendable(error: BaseException) -> bool:
 def train(
     config: ConfigPath,
     set_: Overrides = None,
+    overlay: Overlays = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the newest run of this name")] = False,
     run: Annotated[str | None, typer.Option("--run", help="uid of the run to start or to resume")] = None,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="serve the dashboard while training")] = False,
@@ -68,7 +75,7 @@ def train(
 ) -> None:
     """Train a population."""
     with user_errors():
-        settings = load(config, set_ or ())
+        settings = load(config, set_ or (), overlay or ())
         _one_thread_per_member(settings)
         from population.run import train as train_run
 
@@ -89,10 +96,10 @@ def train(
 
 
 @app.command()
-def plan(config: ConfigPath, set_: Overrides = None) -> None:
+def plan(config: ConfigPath, set_: Overrides = None, overlay: Overlays = None) -> None:
     """Print every derived number of a configuration before any work."""
     with user_errors():
-        settings = load(config, set_ or ())
+        settings = load(config, set_ or (), overlay or ())
         from population.grading import reward_service
         from population.plan import GIB, plan_dtype
         from population.run import plan_of, prepare
@@ -162,10 +169,11 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="every number, for programs")] = False,
     set_: Overrides = None,
+    overlay: Overlays = None,
 ) -> None:
     """Evaluate exported members, or the best checkpoints of a run, on the benchmarks of a configuration."""
     with user_errors("nothing was written"):
-        settings = load(config, set_ or ())
+        settings = load(config, set_ or (), overlay or ())
         if (folder is None) == (run is None):
             raise ConfigError("give --members FOLDER or --run UID, not both and not neither")
         _one_thread_per_member(settings)
@@ -184,10 +192,11 @@ def summary(
     config: ConfigPath,
     run: Annotated[str, typer.Option("--run", help="uid, or latest")] = "latest",
     set_: Overrides = None,
+    overlay: Overlays = None,
 ) -> None:
     """Print the closing summary of a recorded run."""
     with user_errors():
-        _summary(Console(), load(config, set_ or ()), run)
+        _summary(Console(), load(config, set_ or (), overlay or ()), run)
 
 
 @app.command()

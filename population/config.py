@@ -13,16 +13,16 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from graft.methods import METHODS
 from population.data.presets import source_settings
 from population.data.templates import template_text
 from population.errors import ConfigError
+from population.layers import read_layer, refuse_unknown, stack
 from server.store.best import Rule, Split, selecting
 from server.store.records import Role
 
@@ -152,6 +152,12 @@ class RolloutConfig(Section):
     max_prompt_tokens: PositiveInt = 2048
     max_response_tokens: PositiveInt = 4096
     max_batch_rows: PositiveInt = 256
+    dynamic_sampling: bool = Field(
+        default=False, description="leave out groups without variance and sample further prompts until a step is full"
+    )
+    dynamic_sampling_rounds: PositiveInt = Field(
+        default=4, description="further prompt batches a step may sample for that"
+    )
 
     @field_validator("top_p")
     @classmethod
@@ -184,6 +190,9 @@ class UpdateConfig(Section):
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     clip_high: PositiveFloat = 0.28
     aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"] = "token-mean"
+    kl_coefficient: Annotated[float, Field(ge=0)] = Field(
+        default=0.0, description="of the k3 estimator against the model the run began with"
+    )
     old_logprobs: Literal["auto", "engine", "trainer"] = Field(
         default="auto",
         description="theta_old of own tokens; auto: the engine's where it runs the trainer's own arithmetic",
@@ -216,6 +225,9 @@ class ExchangeConfig(Section):
     max_peer_share: SomeShare | None = None
     max_source_share: SomeShare | None = None
     edge_rate_decay: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    capability_batches: PositiveInt = Field(
+        default=5, description="steps over which HACPO measures a member's accuracy"
+    )
 
 
 class BenchmarkConfig(DataConfig):
@@ -339,6 +351,11 @@ class RunConfig(Section):
                 f"members: method {self.method!r} exchanges groups and needs at least two members; "
                 "add one or use method: grpo"
             )
+        if METHODS[self.method].exchanges and self.rollouts.dynamic_sampling:
+            raise ValueError(
+                f"rollouts.dynamic_sampling: it leaves out the all-fail groups that method {self.method!r} exchanges; "
+                "use it with method: grpo"
+            )
         names = [member.name for member in self.members]
         for name in names:
             if names.count(name) > 1:
@@ -376,37 +393,25 @@ class RunConfig(Section):
             )
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a YAML file, apply ``key.path=value`` overrides (values in YAML syntax) and validate.
+def load(path: str | Path, overrides: Sequence[str] = (), overlays: Sequence[str | Path] = ()) -> RunConfig:
+    """Read a YAML file, lay overlays and ``key.path=value`` overrides (values in YAML syntax) over it, and validate.
 
     Raises :class:`ConfigError` (one line) for a missing file, bad YAML, an unknown key, a wrong type or an
-    inconsistency.
+    inconsistency, naming the file that has it.
     """
-    path = Path(path)
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot read the configuration ({error.strerror}); give the path of a YAML file"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text; give the path of a YAML file") from None
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}: not valid YAML{where}: {getattr(error, 'problem', None) or error}") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: expected keys and values at the top level, found {type(tree).__name__}")
-    for override in overrides:
-        _apply(tree, override)
-    return parse(tree, source=str(path))
+    layers = [(str(place), read_layer(Path(place))) for place in (path, *overlays)]
+    for source, layer in layers:
+        refuse_unknown(layer, RunConfig, (), source)
+    return _validated(stack(layers, overrides), " + ".join(source for source, _ in layers))
 
 
 def parse(tree: Mapping[str, Any], source: str = "configuration") -> RunConfig:
     """Validate a nested mapping; errors as in :func:`load`."""
-    _refuse_unknown(tree, RunConfig, (), source)
+    return _validated(stack([(source, tree)], ()), source)
+
+
+def _validated(tree: Mapping[str, Any], source: str) -> RunConfig:
+    refuse_unknown(tree, RunConfig, (), source)
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
@@ -446,82 +451,3 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str
         elif a != b:
             keys.append(f"{prefix}{key}")
     return keys
-
-
-def _apply(tree: dict[str, Any], override: str) -> None:
-    """Set one ``a.b=value`` in place; a list is entered by index or by the name of its entry."""
-    key, separator, text = override.partition("=")
-    if not separator or not key:
-        raise ConfigError(f"--set {override}: expected key.path=value, for instance update.learning_rate=3e-4")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {override}: the value is not valid YAML; quote it") from None
-    if isinstance(value, str) and _is_float(value):
-        value = float(value)  # YAML 1.1 reads 3e-4 as text
-    node: Any = tree
-    *parents, last = key.split(".")
-    for part in parents:
-        if isinstance(node, list):
-            node = node[_position(node, part, override)]
-        else:
-            if node.get(part) is None:
-                node[part] = {}
-            node = node[part]
-        if not isinstance(node, dict | list):
-            raise ConfigError(f"--set {override}: {part!r} holds a value, not a section")
-    if isinstance(node, list):
-        node[_position(node, last, override)] = value
-    else:
-        node[last] = value
-
-
-def _is_float(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return text.strip()[:1] in "+-.0123456789"
-
-
-def _position(entries: list[Any], part: str, override: str) -> int:
-    names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
-    if part in names:
-        return names.index(part)
-    if part.isdigit() and int(part) < len(entries):
-        return int(part)
-    known = ", ".join(str(name) for name in names if name) or f"0 to {len(entries) - 1}"
-    raise ConfigError(f"--set {override}: no entry {part!r}; there are: {known}")
-
-
-def _refuse_unknown(tree: Any, section: type[BaseModel], path: tuple[str, ...], source: str) -> None:
-    """Raise for the first unknown key below ``tree``, with the nearest valid name."""
-    if not isinstance(tree, Mapping):
-        return
-    for key, value in tree.items():
-        place = ".".join((*path, str(key)))
-        field = section.model_fields.get(str(key))
-        if field is None:
-            near = difflib.get_close_matches(str(key), section.model_fields, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(section.model_fields)}"
-            raise ConfigError(f"{source}: unknown key {place!r}; {hint}")
-        inner = _section_of(field.annotation)
-        if inner is None:
-            continue
-        if isinstance(value, list):
-            for index, entry in enumerate(value):
-                _refuse_unknown(entry, inner, (*path, str(key), str(index)), source)
-        else:
-            _refuse_unknown(value, inner, (*path, str(key)), source)
-
-
-def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section class inside ``Section``, ``Section | None`` or ``tuple[Section, ...]``."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) is not None:
-        for argument in get_args(annotation):
-            found = _section_of(argument)
-            if found is not None:
-                return found
-    return None

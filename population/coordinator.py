@@ -115,20 +115,20 @@ class Coordinator:
 
         # One shared prompt batch Q. Every member M samples n responses per prompt from theta_old; rewards in {0, 1}.
         with phase("sample"):
-            problems = self.prompts.batch(step)
-            rollouts = self.sampler.collect(step, problems)
+            rollouts = self.sampler.collect(step, self.prompts)
 
         # k_M(q) for all members. Candidates: k_R(q) = 0 and 1 <= k_S(q) < n; balanced, with ties (eq. 4).
         with phase("route"):
             counts = self.success_graph.record(step, rollouts.groups)
             routing = self.router.route(step, counts)
 
-        # The source's text in the receiver's tokens; compatibility s (eq. 6-7); w = 1[s > floor] min(s, 1) (eq. 8).
+        # The source's text in the receiver's tokens; s (eq. 6-7), w = 1[s > floor] min(s, 1) (eq. 8); its advantages.
         with phase("exchange"):
-            self.exchange.observe_scale(rollouts.groups)
+            self.exchange.observe(rollouts.groups)
             grafts = self.exchange.carry_out(step, routing.grafted, rollouts.groups, rollouts.prompt_ids)
 
-        # The source's group takes the failed one's place; own groups first, grafted last; clipped objective (eq. 9-10).
+        # The source's group takes the failed one's place (or as the method's `how` says); own groups first, grafted
+        # last; clipped objective (eq. 9-10).
         with phase("update"):
             batches = {name: self.training_batch(step, name, rollouts, grafts[name]) for name in self.members}
             updates = self.update(step, batches)
@@ -147,11 +147,11 @@ class Coordinator:
         """The minibatches of one member: its own groups, the grafted ones in the place of those they rescue."""
         mode = self.config.update.old_logprobs
         return training_batch(
-            rollouts.groups[name],
+            rollouts.trained(name),
             grafts,
             rollouts.prompt_ids[name],
+            self.method.how,
             prompts_per_minibatch=self.config.update.prompts_per_minibatch,
-            position=self.method.how.position,
             seed=keyed_seed(self.config.seed, step, f"order {name}"),
             engine_logprobs=mode == "engine" or (mode == "auto" and self.members[name].exact_logprobs),
         )
@@ -205,13 +205,12 @@ class Coordinator:
         """The step becomes part of the record, whole. Its own cost is recorded with the next step."""
         wall, cpu = time.perf_counter(), time.process_time()
         report.seconds["commit"], report.cpu_seconds = self._commit_s, report.cpu_seconds + self._commit_cpu_s
-        report.events += health.warnings(report.step, report.rollouts)
-        problems = self.prompts.batch(report.step)
+        report.events += health.warnings(report.step, report.rollouts, self.prompts.prompts_per_step)
         scale = self.exchange.bytes_per_token
         with open_reader(self.config.store_url) as record:
             recent = health.recent_transfers(record, self.store.uid, report.step)
             report.health += health.measures(report.rollouts, report.grafts, recent)
-            self.store.commit(recording.step_record(report, problems, self.router.edge_rates, scale))
+            self.store.commit(recording.step_record(report, self.router.edge_rates, scale))
             late = health.look(record, self.store.uid, report.step)
         for event in late:
             self.store.event(event)

@@ -1,11 +1,12 @@
-"""Carrying out the transfers: a peer's group in the receiver's tokens, its compatibility and its weight (paper eq.
-6-8).
+"""Carrying out the transfers: a peer's group in the receiver's tokens, its compatibility, its admission and its
+advantages (paper eq. 1 and 6-8).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from graft.groups import Group, Response
 from graft.methods import How
 from graft.retokenize import Refusal, Retokenized, retokenize
 from graft.selection import Transfer
+from population.capability import Capability
 from population.config import ExchangeConfig
 from population.member import Member
 from population.placement import wait
@@ -29,8 +31,8 @@ class GraftedResponse:
     """One response of a transferred group as the receiver sees it.
 
     ``ids`` and ``old_logprobs`` [T] are the receiver's tokens and its theta_old log-probabilities; both are empty
-    when the text could not cross. ``weight`` is 0 exactly when ``refusal`` names a reason. ``advantage`` is the
-    source's own.
+    when the text could not cross. ``weight`` is 0 exactly when ``refusal`` names a reason. ``advantage`` is what the
+    method makes of the source's rewards.
     """
 
     ids: np.ndarray
@@ -42,13 +44,23 @@ class GraftedResponse:
     source_logprob: float
     source_tokens: int
 
+    @property
+    def source_mean(self) -> float:
+        """Mean log-probability per token under the source's theta_old, in the source's own tokens."""
+        return self.source_logprob / self.source_tokens
+
 
 @dataclass(frozen=True)
 class Graft:
-    """A transferred group: all n responses of the source, admitted or refused."""
+    """A transferred group: all n responses of the source, admitted or refused.
+
+    ``own_advantages`` [n] are those of the receiver's own group on the prompt, where the method keeps it beside the
+    source's; None where the source's group takes its place.
+    """
 
     transfer: Transfer
     responses: tuple[GraftedResponse, ...]
+    own_advantages: np.ndarray | None = None
 
     @property
     def admitted(self) -> list[GraftedResponse]:
@@ -62,7 +74,11 @@ class Graft:
 
 
 class Exchange:
-    """Re-encodes, scores and gates transferred groups. Keeps the frozen scale of the ``reference`` normaliser."""
+    """Re-encodes, scores and admits transferred groups.
+
+    Keeps what it has to remember: the frozen scale of the ``reference`` normaliser, and the members' capability where
+    the method weighs members by it.
+    """
 
     def __init__(
         self,
@@ -72,7 +88,7 @@ class Exchange:
         *,
         max_tokens: int,
         deadline_s: float,
-        seed: int = 0,
+        seed: int,
     ) -> None:
         self._members = members
         self._how = how
@@ -80,14 +96,29 @@ class Exchange:
         self._max_tokens = max_tokens
         self._deadline_s = deadline_s
         self._seed = seed
+        self._capability = Capability(settings.capability_batches) if how.needs_capability else None
         self.bytes_per_token: float | None = None
 
-    def observe_scale(self, groups: Mapping[str, Mapping[int, Group]]) -> float:
-        """Mean UTF-8 bytes per token over the population's rollouts; measured on the first batch, then frozen."""
+    def observe(self, groups: Mapping[str, Mapping[int, Group]]) -> None:
+        """Measure what needs a whole step: mean UTF-8 bytes per token over the population's rollouts, on the first
+        batch and then frozen; capability, on every batch.
+        """
         if self.bytes_per_token is None:
             responses = [response for own in groups.values() for group in own.values() for response in group.responses]
             self.bytes_per_token = mean_bytes_per_token((r.text, len(r.ids)) for r in responses)
-        return self.bytes_per_token
+        if self._capability is not None:
+            self._capability.observe(groups)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        capability = None if self._capability is None else self._capability.state()
+        return {"bytes_per_token": self.bytes_per_token, "capability": capability}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of a checkpoint."""
+        self.bytes_per_token = state["bytes_per_token"]
+        if self._capability is not None:
+            self._capability.restore(state["capability"])
 
     def carry_out(
         self,
@@ -151,64 +182,82 @@ class Exchange:
             (_array(prompt_ids[t.prompt]), c.ids) for t in transfers for c in crossed[t] if not isinstance(c, Refusal)
         ]
         scored = iter(self._score(step, name, rows))
-        arrived = [
-            (slot, i, next(scored))
-            for slot, t in enumerate(transfers)
-            for i, c in enumerate(crossed[t])
-            if not isinstance(c, Refusal)
-        ]
-        peers = [groups[t.source][t.prompt] for t in transfers]
-        s = [
-            self._compatibility(own, source_logprobs[(t.source, t.prompt)][i], peers[slot].responses[i].text)
-            for slot, i, own in arrived
-            for t in (transfers[slot],)
-        ]
+        arrived = {
+            t: [
+                _refused(c.reason, source)
+                if isinstance(c, Refusal)
+                else self._scored(c.ids, next(scored), source, response.text)
+                for c, source, response in zip(
+                    crossed[t], source_logprobs[(t.source, t.prompt)], groups[t.source][t.prompt].responses, strict=True
+                )
+            ]
+            for t in transfers
+        }
+        admitted = self._admit(step, name, arrived, groups)
+        return self._with_advantages(name, admitted, groups)
+
+    def _admit(
+        self,
+        step: int,
+        name: str,
+        arrived: Mapping[Transfer, list[GraftedResponse]],
+        groups: Mapping[str, Mapping[int, Group]],
+    ) -> dict[Transfer, list[GraftedResponse]]:
+        """The weight of every response that crossed, decided over all that the receiver got in the step."""
+        places = [(t, i) for t, responses in arrived.items() for i, r in enumerate(responses) if r.refusal is None]
+        slots = {prompt: number for number, prompt in enumerate(dict.fromkeys(t.prompt for t in arrived))}
         arrivals = Arrivals(
-            np.array(s, np.float64),
-            np.array([peers[slot].rewards[i] for slot, i, _ in arrived], np.float64),
-            np.array([transfers[slot].prompt for slot, _, _ in arrived], np.int64),
+            s=np.array([arrived[t][i].s for t, i in places], np.float64),
+            rewards=np.array([groups[t.source][t.prompt].rewards[i] for t, i in places], np.float64),
+            slot=np.array([slots[t.prompt] for t, _ in places], np.int64),
         )
         rng = np.random.default_rng(keyed_seed(self._seed, step, f"admit {name}"))
         admission = self._how.admit(arrivals, self._settings.floor, rng)
-        admitted = {(slot, i): number for number, (slot, i, _) in enumerate(arrived)}
-        grafts = []
-        for slot, t in enumerate(transfers):
-            _, (advantages,) = self._how.advantages(groups[name][t.prompt].rewards, [peers[slot].rewards], [1.0])
-            responses = []
-            for i, arrival in enumerate(crossed[t]):
-                source, advantage = source_logprobs[(t.source, t.prompt)][i], float(advantages[i])
-                if isinstance(arrival, Refusal):
-                    responses.append(_refused(arrival.reason, advantage, source))
-                    continue
-                number = admitted[slot, i]
-                responses.append(
-                    GraftedResponse(
-                        arrival.ids,
-                        arrived[number][2],
-                        s[number],
-                        float(admission.weights[number]),
-                        advantage,
-                        admission.reasons[number],
-                        log_likelihood(source),
-                        len(source),
-                    )
-                )
-            grafts.append(Graft(t, tuple(responses)))
-        return grafts
+        admitted = {t: list(responses) for t, responses in arrived.items()}
+        for (t, i), weight, reason in zip(places, admission.weights.tolist(), admission.reasons, strict=True):
+            admitted[t][i] = replace(admitted[t][i], weight=weight, refusal=reason)
+        return admitted
+
+    def _with_advantages(
+        self,
+        name: str,
+        admitted: Mapping[Transfer, list[GraftedResponse]],
+        groups: Mapping[str, Mapping[int, Group]],
+    ) -> list[Graft]:
+        """Advantages by the method's rule over the receiver's group and those of all its sources on a prompt.
+
+        They are those of whole groups: what the gate refused changes none of the others.
+        """
+        slots: dict[int, list[Transfer]] = {}
+        for t in admitted:
+            slots.setdefault(t.prompt, []).append(t)
+        grafts: dict[Transfer, Graft] = {}
+        for prompt, arrivals in slots.items():
+            sources = [t.source for t in arrivals]
+            ratios = [1.0] * len(sources) if self._capability is None else self._capability.ratios(name, sources)
+            own, peers = self._how.advantages(
+                groups[name][prompt].rewards, [groups[source][prompt].rewards for source in sources], ratios
+            )
+            for t, advantages in zip(arrivals, peers, strict=True):
+                responses = tuple(replace(r, advantage=float(a)) for r, a in zip(admitted[t], advantages, strict=True))
+                grafts[t] = Graft(t, responses, None if self._how.replaces else own)
+        return [grafts[t] for t in admitted]
 
     def _cross(self, response: Response, source: MemberTokenizer, receiver: MemberTokenizer) -> Retokenized | Refusal:
         if not response.text and self._settings.normaliser != "own":
             return Refusal("empty")  # no bytes to normalise by
         return retokenize(response, source, receiver, max_tokens=self._max_tokens)
 
-    def _compatibility(self, own: np.ndarray, source: np.ndarray, text: str) -> float:
-        return normalised_compatibility(
+    def _scored(self, ids: np.ndarray, own: np.ndarray, source: np.ndarray, text: str) -> GraftedResponse:
+        """A response with its compatibility; its weight and its advantage are decided once all have arrived."""
+        s = normalised_compatibility(
             own,
             source,
             normaliser=self._settings.normaliser,
             text_bytes=len(text.encode()),
             bytes_per_token=self.bytes_per_token,
         )
+        return GraftedResponse(ids, own, s, 0.0, 0.0, None, log_likelihood(source), len(source))
 
     def _score(self, step: int, name: str, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
         if not rows:
@@ -226,8 +275,8 @@ def _array(ids: Sequence[int]) -> np.ndarray:
     return np.asarray(ids, dtype=np.int32)
 
 
-def _refused(reason: str, advantage: float, source: np.ndarray) -> GraftedResponse:
+def _refused(reason: str, source: np.ndarray) -> GraftedResponse:
     nothing = np.zeros(0, np.float32)
     return GraftedResponse(
-        nothing.astype(np.int32), nothing, None, 0.0, advantage, reason, log_likelihood(source), len(source)
+        nothing.astype(np.int32), nothing, None, 0.0, 0.0, reason, log_likelihood(source), len(source)
     )

@@ -42,7 +42,7 @@ FEWEST_VISITS = 10
 COLLAPSE_SHARE = 0.5
 
 
-def warnings(step: int, rollouts: StepRollouts) -> list[EventRecord]:
+def warnings(step: int, rollouts: StepRollouts, prompts_per_step: int) -> list[EventRecord]:
     """Named warnings of a step, one per member and cause."""
     events = []
     for name, own in rollouts.rollouts.items():
@@ -60,6 +60,13 @@ def warnings(step: int, rollouts: StepRollouts) -> list[EventRecord]:
             events.append(EventRecord("warning", text, name, step))
         if ungraded > UNGRADED_SHARE * len(rewards):
             text = f"ungraded: the verifier failed on {ungraded} of {len(rewards)} responses; see their verdicts"
+            events.append(EventRecord("warning", text, name, step))
+        kept = len(rollouts.trained(name))
+        if rollouts.left_out and kept < prompts_per_step:
+            text = (
+                f"dynamic sampling: {kept} of {prompts_per_step} groups of mixed outcome after {len(own)} prompts; "
+                "the step is short, raise rollouts.dynamic_sampling_rounds"
+            )
             events.append(EventRecord("warning", text, name, step))
     return events
 

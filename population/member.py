@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from graft.methods import METHODS
 from population.config import MemberConfig, RunConfig
 from population.demo import warmstart
 from population.demo.parallel import prepare_all
@@ -160,7 +161,7 @@ def load_tokenizer(name: str, folder: Path) -> MemberTokenizer:
 
 def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path, tokenizer: MemberTokenizer) -> TrainerSpec:
     """What the trainer of one member is built from."""
-    update = config.update
+    update, how = config.update, METHODS[config.method].how
     lora = None
     if update.lora is not None:
         modules = update.lora.target_modules
@@ -183,6 +184,11 @@ def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path, tokenize
         clip_low=update.clip_low,
         clip_high=update.clip_high,
         aggregation=update.aggregation,
+        own_loss=how.own_loss,
+        peer_loss=how.peer_loss,
+        peer_coefficient=how.coefficient,
+        shared_denominator=how.shared_denominator,
+        kl_coefficient=update.kl_coefficient,
         gradient_checkpointing=update.gradient_checkpointing,
         offload_optimizer=update.offload_optimizer,
         lora=lora,

@@ -151,11 +151,13 @@ def memory_parts(
     length = config.rollouts.max_prompt_tokens + config.rollouts.max_response_tokens
     # Activations kept for the backward pass, in values per token, layer and hidden unit.
     kept = 1 if config.update.gradient_checkpointing else 17
+    reference = {"KL reference": parameters * width} if config.update.kl_coefficient else {}
     return {
         "trainer weights": parameters * width,
         "gradients": parameters * 4,  # accumulated in float32
         "optimiser": parameters * (12 if half else 8),  # two moments, and a float32 copy of half-precision weights
         "activations": pack * hidden * layers * kept * width,
+        **reference,
         "engine weights": parameters * width,
         "KV cache": 2 * rows * length * layers * kv_heads * head * width,
     }

@@ -145,6 +145,15 @@ class PromptBatches:
         order = np.random.default_rng((self._seed, 0xDA7A, epoch)).permutation(len(self.problems))
         return [self.problems[i] for i in order[start : start + self.prompts_per_step]]
 
+    def further(self, step: int, number: int) -> list[Problem]:
+        """The `number`-th (from 0) further batch of a step, for dynamic sampling: problems that neither the step's
+        batch nor an earlier further one has, from a permutation keyed by seed and step. It may be short or empty.
+        """
+        own = {problem.key for problem in self.batch(step)}
+        order = np.random.default_rng((self._seed, 0xF0E1, step)).permutation(len(self.problems))
+        others = [self.problems[i] for i in order if self.problems[i].key not in own]
+        return others[number * self.prompts_per_step : (number + 1) * self.prompts_per_step]
+
 
 def _texts(data: DataConfig, record: Mapping[str, Any], place: str) -> tuple[str, str]:
     """The texts of the prompt and the answer field of a record."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from graft.advantages import group_advantages
 from population.exchange import Graft, log_likelihood
 from population.prompts import Problem
@@ -26,16 +29,20 @@ if TYPE_CHECKING:
 
 def step_record(
     report: StepReport,
-    problems: Sequence[Problem],
     edge_rates: Mapping[tuple[str, str], float],
     bytes_per_token: float | None,
 ) -> StepRecord:
     """The whole step as one record. ``bytes_per_token`` is the frozen scale of the reference normaliser."""
     grafts = {graft.transfer: graft for own in report.grafts.values() for graft in own}
+    beside = {(t.receiver, t.prompt): g.own_advantages for t, g in grafts.items() if g.own_advantages is not None}
     return StepRecord(
         step=report.step,
-        prompts=tuple(prompt_record(problem) for problem in problems),
-        groups=tuple(_group(name, r) for name, own in report.rollouts.rollouts.items() for r in own.values()),
+        prompts=tuple(prompt_record(problem) for problem in report.rollouts.problems),
+        groups=tuple(
+            _group(name, rollout, beside.get((name, prompt)))
+            for name, own in report.rollouts.rollouts.items()
+            for prompt, rollout in own.items()
+        ),
         transfers=tuple(
             TransferRecord(
                 t.receiver,
@@ -58,11 +65,11 @@ def prompt_record(problem: Problem) -> PromptRecord:
     return PromptRecord(problem.key, problem.prompt, problem.answer, problem.dataset, problem.subject, problem.level)
 
 
-def _group(name: str, rollout: Rollout) -> GroupRecord:
+def _group(name: str, rollout: Rollout, beside: NDArray[np.floating] | None) -> GroupRecord:
+    """``beside``: the group's advantages where a source's group was pooled with it."""
     group = rollout.group
-    rows = zip(
-        group.responses, group.rewards, group_advantages(group.rewards), rollout.verdicts, rollout.finishes, strict=True
-    )
+    advantages = group_advantages(group.rewards) if beside is None else beside
+    rows = zip(group.responses, group.rewards, advantages, rollout.verdicts, rollout.finishes, strict=True)
     responses = tuple(
         ResponseRecord(r.text, r.ids, r.logprobs, float(reward), float(a), int(verdict.code), finish, r.weight_version)
         for r, reward, a, verdict, finish in rows

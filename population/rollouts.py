@@ -1,4 +1,6 @@
-"""Sampling and verifying one step: every member's groups for the shared prompt batch."""
+"""Sampling and verifying one step: every member's groups for the shared prompt batch, and further ones where a method
+samples until its batch is full.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from population.config import RunConfig
 from population.grading import to_grade
 from population.member import Member
 from population.placement import wait
-from population.prompts import Problem
+from population.prompts import Problem, PromptBatches
 from server.rewards import RewardService, Verdict
 from server.rollouts.engine import Sample, SamplingParams, TokenPrompt
 
@@ -28,15 +30,24 @@ class Rollout:
 
 @dataclass(frozen=True)
 class StepRollouts:
-    """All groups of a step: {member: {prompt: ...}}, prompts in batch order, and every member's ids of the prompts."""
+    """All groups of a step: {member: {prompt: ...}}, prompts in the order of `problems`, and every member's ids of the
+    prompts. ``left_out`` {member: prompts}: groups that were sampled but are not trained on (dynamic sampling).
+    """
 
+    problems: tuple[Problem, ...]
     rollouts: dict[str, dict[int, Rollout]]
     prompt_ids: dict[str, dict[int, tuple[int, ...]]]
+    left_out: dict[str, frozenset[int]]
 
     @property
     def groups(self) -> dict[str, dict[int, Group]]:
         """{member: {prompt: group}}."""
         return {name: {prompt: rollout.group for prompt, rollout in own.items()} for name, own in self.rollouts.items()}
+
+    def trained(self, name: str) -> dict[int, Group]:
+        """{prompt: group} of one member, without what was left out."""
+        left_out = self.left_out.get(name, frozenset())
+        return {prompt: rollout.group for prompt, rollout in self.rollouts[name].items() if prompt not in left_out}
 
 
 class Sampler:
@@ -55,14 +66,39 @@ class Sampler:
         self._rewards = rewards
         self._config = config
 
-    def collect(self, step: int, problems: Sequence[Problem]) -> StepRollouts:
-        """n responses per member and prompt from theta_old, verified."""
+    def collect(self, step: int, prompts: PromptBatches) -> StepRollouts:
+        """n responses per member and prompt of the step's batch from theta_old, verified.
+
+        With dynamic sampling, members that lack groups of mixed outcome sample further prompts, for at most so many
+        rounds as the configuration says; each then trains on the first `prompts_per_step` of its mixed groups.
+        """
+        problems = prompts.batch(step)
+        rollouts = self._sample(step, problems, list(self._members))
+        if not self._config.rollouts.dynamic_sampling:
+            return StepRollouts(tuple(problems), rollouts, self._ids(rollouts), {})
+        for number in range(self._config.rollouts.dynamic_sampling_rounds):
+            lacking = [name for name in self._members if len(_mixed(rollouts[name])) < prompts.prompts_per_step]
+            more = prompts.further(step, number)
+            if not lacking or not more:
+                break
+            problems = [*problems, *more]
+            for name, found in self._sample(step, more, lacking).items():
+                rollouts[name] |= found
+        left_out = {
+            name: frozenset(own) - set(_mixed(own)[: prompts.prompts_per_step]) for name, own in rollouts.items()
+        }
+        return StepRollouts(tuple(problems), rollouts, self._ids(rollouts), left_out)
+
+    def _ids(self, rollouts: Mapping[str, Mapping[int, Rollout]]) -> dict[str, dict[int, tuple[int, ...]]]:
+        return {name: {prompt: self._prompt_ids[name][prompt] for prompt in own} for name, own in rollouts.items()}
+
+    def _sample(self, step: int, problems: Sequence[Problem], names: Sequence[str]) -> dict[str, dict[int, Rollout]]:
+        """The named members sample these problems at once; each one's responses are graded as they arrive."""
         settings, deadlines = self._config.rollouts, self._config.deadlines
-        prompt_ids = {name: {p.key: self._prompt_ids[name][p.key] for p in problems} for name in self._members}
         sampling = {
-            name: member.engine.call(
+            name: self._members[name].engine.call(
                 "sample",
-                [TokenPrompt(key, ids) for key, ids in prompt_ids[name].items()],
+                [TokenPrompt(p.key, self._prompt_ids[name][p.key]) for p in problems],
                 SamplingParams(
                     n=settings.rollouts_per_prompt,
                     max_new_tokens=settings.max_response_tokens,
@@ -73,7 +109,7 @@ class Sampler:
                     purpose="train",
                 ),
             )
-            for name, member in self._members.items()
+            for name in names
         }
         grading = {}
         samples: dict[str, list[list[Sample]]] = {}
@@ -91,7 +127,7 @@ class Sampler:
                 p.key: _rollout(name, p.key, row, verdicts[i * n : (i + 1) * n])
                 for i, (p, row) in enumerate(zip(problems, samples[name], strict=True))
             }
-        return StepRollouts(rollouts, prompt_ids)
+        return rollouts
 
     def _check_versions(self, name: str, samples: Sequence[Sequence[Sample]]) -> None:
         expected = self._members[name].weight_version
@@ -100,6 +136,11 @@ class Sampler:
             raise RuntimeError(
                 f"member {name!r}: samples of weight version {sorted(stale)} where {expected} was expected"
             )
+
+
+def _mixed(own: Mapping[int, Rollout]) -> list[int]:
+    """Prompts whose group has a gradient of its own, in order."""
+    return [prompt for prompt, rollout in own.items() if rollout.group.mixed]
 
 
 def _rollout(name: str, prompt: int, samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> Rollout:

@@ -58,7 +58,9 @@ class Router:
             max_peer_share=settings.max_peer_share,
             max_source_share=settings.max_source_share,
         )
-        _, held = hold_out(transfers, settings.holdout, seed=keyed_seed(self._seed, step, "holdout"))
+        # Drawn by slot: several sources of one failed group are grafted together or not at all.
+        slots = list({(t.receiver, t.prompt): t for t in transfers}.values())
+        _, held = hold_out(slots, settings.holdout, seed=keyed_seed(self._seed, step, "holdout"))
         return Routing(tuple(transfers), frozenset((t.receiver, t.prompt) for t in held))
 
     def observe(self, weights: Mapping[tuple[str, str], Iterable[float]]) -> None:

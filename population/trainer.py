@@ -7,7 +7,7 @@ of the whole minibatch, known before the first backward, so micro-batches and ra
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -88,6 +88,11 @@ class Trainer:
                 inject_lora(hf, spec.lora, spec.seed)
             self._prepare_mode(hf)
             self._model = LogpModel(hf, options, chunked_head=paths.chunked_head)
+            self._initial: LogpModel | None = None
+            if spec.kl_coefficient:
+                # The folder holds the model the run began with, so a resumed run finds the same reference.
+                initial = load_model(spec, self.device).eval().requires_grad_(False)
+                self._initial = LogpModel(initial, options, chunked_head=paths.chunked_head)
             self.parameters = sum(parameter.numel() for parameter in hf.parameters())
             shapes = [(name, tuple(p.shape), p.requires_grad) for name, p in hf.named_parameters()]
             self._fingerprint = trainer_files.fingerprint(hf.config.model_type, shapes)
@@ -107,13 +112,7 @@ class Trainer:
     def score(self, sequences: Sequence[Pair]) -> list[NDArray[np.float32]]:
         """Log-probabilities [T_i] of (prompt ids, response ids) pairs under the current weights, in the same order."""
         self._check_ids(sequences)
-        values = score(self._forward, self._cut(sequences), self.device)
-        if self.world > 1:
-            shares: list[Any] = [None] * self.world
-            dist.all_gather_object(shares, values)
-            for share in shares:
-                values.update(share)
-        return [values[index] for index in range(len(sequences))]
+        return self._gather_scores(self._forward, sequences)
 
     def update(self, step: int, minibatches: Sequence[Sequence[TrainingResponse]]) -> UpdateReport:
         """Population step `step` (from 1): one optimiser step per minibatch, in their order.
@@ -203,14 +202,14 @@ class Trainer:
         self, minibatches: Sequence[Sequence[TrainingResponse]], where: str
     ) -> tuple[list[MinibatchReport], float, int]:
         first = next((i for i, batch in enumerate(minibatches) if any(response.weight for response in batch)), 0)
-        known = self._with_theta_old(minibatches, first + 1)
-        reports, gap_sum, gap_tokens = [], 0.0, 0
+        known = self._with_initial(self._with_theta_old(minibatches, first + 1))
+        reports, gap_sum, gap_tokens, updates = [], 0.0, 0, 0
         for number, responses in enumerate(known):
+            minibatch = Minibatch(responses, self.spec)
             at_theta_old = number <= first
-            report, gap = self._optimise(
-                Minibatch(responses, self.spec.aggregation), f"{where}, minibatch {number}", at_theta_old
-            )
+            report, gap = self._optimise(minibatch, f"{where}, minibatch {number}", at_theta_old, updates)
             reports.append(report)
+            updates += minibatch.denominator > 0
             if at_theta_old:
                 gap_sum, gap_tokens = gap_sum + gap[0], gap_tokens + int(gap[1])
         return reports, gap_sum, gap_tokens
@@ -227,7 +226,7 @@ class Trainer:
             (number, index)
             for number in range(start, len(known))
             for index, response in enumerate(known[number])
-            if response.trained and response.old_logprobs is None
+            if response.trained(self.spec) and response.old_logprobs is None
         ]
         if missing:
             values = self.score([known[number][index].pair for number, index in missing])
@@ -235,8 +234,20 @@ class Trainer:
                 known[number][index] = replace(known[number][index], old_logprobs=value)
         return known
 
+    def _with_initial(self, minibatches: list[list[TrainingResponse]]) -> list[list[TrainingResponse]]:
+        """The minibatches, with the initial model's log-probabilities where a KL term needs them."""
+        if self._initial is None:
+            return minibatches
+        rows = [response for minibatch in minibatches for response in minibatch if response.trained(self.spec)]
+        values = self._gather_scores(self._initial, [response.pair for response in rows])
+        found = dict(zip(map(id, rows), values, strict=True))
+        return [
+            [replace(r, initial_logprobs=found[id(r)]) if id(r) in found else r for r in minibatch]
+            for minibatch in minibatches
+        ]
+
     def _optimise(
-        self, minibatch: Minibatch, where: str, at_theta_old: bool
+        self, minibatch: Minibatch, where: str, at_theta_old: bool, updates: int
     ) -> tuple[MinibatchReport, tuple[float, float]]:
         """One optimiser step. The weights stay as they were when the loss or the gradient is not finite."""
         # An optimiser step needs a backward, so at least a blank one.
@@ -247,7 +258,7 @@ class Trainer:
             for number, batch in enumerate(packs):
                 last = number == len(packs) - 1
                 self._engine.set_gradient_accumulation_boundary(last)
-                loss, numbers = self._pack(minibatch, batch, at_theta_old)
+                loss, numbers = self._pack(minibatch, batch, at_theta_old, updates)
                 sums += numbers
                 if last:
                     loss = self._guarded(loss, sums, where)
@@ -276,7 +287,7 @@ class Trainer:
         return report, (total[3], total[4])
 
     def _pack(
-        self, minibatch: Minibatch, batch: MicroBatch | None, at_theta_old: bool
+        self, minibatch: Minibatch, batch: MicroBatch | None, at_theta_old: bool, updates: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss to run backward and the sums [5] of one micro-batch; a blank one has a gradient of exactly zero."""
         if batch is None:
@@ -284,7 +295,8 @@ class Trainer:
             return loss, torch.zeros(5, dtype=torch.float64, device=self.device)
         moved = batch.to(self.device)
         logprobs = token_logprobs(self._engine, moved)
-        result = pack_loss(logprobs, minibatch.tokens(moved, self.device), self.spec, at_theta_old=at_theta_old)
+        tokens = minibatch.tokens(moved, self.device)
+        result = pack_loss(logprobs, tokens, self.spec, at_theta_old=at_theta_old, updates=updates)
         # DeepSpeed averages over the ranks; the minibatch's gradient is the sum of theirs.
         return result.loss * self.world, result.numbers
 
@@ -297,6 +309,18 @@ class Trainer:
         if self.world > 1:
             dist.all_reduce(sums)
         return loss if bool(torch.isfinite(sums[0])) else loss * float("nan")
+
+    def _gather_scores(
+        self, forward: Callable[..., torch.Tensor], sequences: Sequence[Pair]
+    ) -> list[NDArray[np.float32]]:
+        """Every rank scores its share; all get everything, in the order of the sequences."""
+        values = score(forward, self._cut(sequences), self.device)
+        if self.world > 1:
+            shares: list[Any] = [None] * self.world
+            dist.all_gather_object(shares, values)
+            for share in shares:
+                values.update(share)
+        return [values[index] for index in range(len(sequences))]
 
     def _forward(self, *inputs: torch.Tensor | None) -> torch.Tensor:
         """A forward without gradient: through the engine only where it has to gather weights."""

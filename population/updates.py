@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graft.objective import Aggregation, minibatch_denominator, response_scale, token_surrogate
+from graft.losses import LossTokens, TokenLoss, clipped_ratio, k3
+from graft.objective import Aggregation, minibatch_denominator, response_scale
 from population.errors import RunError
 from population.packing import MicroBatch, Pair
 
@@ -38,6 +40,9 @@ class TrainerSpec:
     `vocab_limit`, `excluded_ids`: ids from the limit on, and these below it, are outside the softmax, as in the engine.
     `layout` "auto" takes packs where the attention kernel takes variable lengths, padded rows elsewhere. `attention`:
     transformers' name of an attention implementation. `threads`: CPU threads. `timeout_s`: of a collective call.
+    `own_loss`, `peer_loss`: the loss of own and of grafted tokens; `peer_coefficient` multiplies the latter, which
+    shares the minibatch's denominator or has its own (`shared_denominator`). `kl_coefficient`: of the k3 estimator
+    against the model in `model_path`.
     """
 
     model_path: str
@@ -58,6 +63,11 @@ class TrainerSpec:
     clip_low: float = 0.2
     clip_high: float = 0.28
     aggregation: Aggregation = "token-mean"
+    own_loss: TokenLoss = clipped_ratio
+    peer_loss: TokenLoss = clipped_ratio
+    peer_coefficient: float = 1.0
+    shared_denominator: bool = True
+    kl_coefficient: float = 0.0
     gradient_checkpointing: bool = False
     offload_optimizer: bool = False
     lora: LoraSpec | None = None
@@ -80,7 +90,9 @@ class TrainingResponse:
 
     prompt_ids [P], response_ids [T] (T >= 1, with the end token when the response finished). old_logprobs [T]: the
     member's theta_old, or None where the trainer is to compute it. weight 0: refused, in neither sum nor denominator.
-    engine_logprobs [T]: what the sampling engine said, for the engine-trainer gap only.
+    engine_logprobs [T]: what the sampling engine said, for the engine-trainer gap only. source_mean: of a grafted
+    response, the mean log-probability per token under its source's theta_old, in the source's own tokens.
+    initial_logprobs [T]: under the model the run began with; the trainer fills it in where a KL term needs it.
     """
 
     prompt_ids: NDArray[np.integer]
@@ -90,16 +102,17 @@ class TrainingResponse:
     weight: float = 1.0
     grafted: bool = False
     engine_logprobs: NDArray[np.floating] | None = None
+    source_mean: float | None = None
+    initial_logprobs: NDArray[np.floating] | None = None
 
     @property
     def pair(self) -> Pair:
         """Prompt and response ids."""
         return self.prompt_ids, self.response_ids
 
-    @property
-    def trained(self) -> bool:
+    def trained(self, spec: TrainerSpec) -> bool:
         """False where the gradient is exactly zero, so that forward and backward may be left out."""
-        return self.weight != 0 and self.advantage != 0
+        return self.weight != 0 and (self.advantage != 0 or spec.kl_coefficient != 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +159,21 @@ class UpdateReport:
 
 @dataclass(frozen=True, slots=True)
 class PackTokens:
-    """Per-token tensors [N] of one micro-batch. `scale` is weight x aggregation factor / denominator; `old` and
-    `reference` are NaN where unknown."""
+    """Per-token tensors [N] of one micro-batch of `responses` responses.
+
+    `scale` is coefficient x weight x aggregation factor / denominator; `response` the number of the token's response;
+    `old`, `engine`, `initial` and `source_mean` are NaN where unknown.
+    """
 
     advantages: torch.Tensor
     scale: torch.Tensor
     old: torch.Tensor
-    reference: torch.Tensor
+    engine: torch.Tensor
+    initial: torch.Tensor
+    source_mean: torch.Tensor
     grafted: torch.Tensor
+    response: torch.Tensor
+    responses: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,21 +190,23 @@ class Minibatch:
     `pairs`: prompt and response ids of the former, whose numbers are the items of micro-batches made of them.
     """
 
-    def __init__(self, responses: Sequence[TrainingResponse], aggregation: Aggregation) -> None:
+    def __init__(self, responses: Sequence[TrainingResponse], spec: TrainerSpec) -> None:
         retained = [response for response in responses if response.weight != 0]
         lengths = torch.tensor([len(response.response_ids) for response in retained], dtype=torch.int64)
         self.denominator = int(lengths.sum())
-        self.trained = [response for response in retained if response.trained]
+        self.trained = [response for response in retained if response.trained(spec)]
         self.pairs = [response.pair for response in self.trained]
         self.trained_tokens = sum(len(response.response_ids) for response in self.trained)
         self.peer_tokens = sum(len(response.response_ids) for response in retained if response.grafted)
         self.own_tokens = self.denominator - self.peer_tokens
-        divisor = minibatch_denominator(lengths, aggregation) or 1.0
-        scales = response_scale(lengths, aggregation).tolist()
+        grafted = torch.tensor([response.grafted for response in retained], dtype=torch.bool)
+        counted = [lengths, lengths] if spec.shared_denominator else [lengths[~grafted], lengths[grafted]]
+        divisors = [minibatch_denominator(part, spec.aggregation) or 1.0 for part in counted]
+        factors = response_scale(lengths, spec.aggregation).tolist()
         self._scale = [
-            response.weight * scale / divisor
-            for response, scale in zip(retained, scales, strict=True)
-            if response.trained
+            (spec.peer_coefficient if response.grafted else 1.0) * response.weight * factor / divisors[response.grafted]
+            for response, factor in zip(retained, factors, strict=True)
+            if response.trained(spec)
         ]
 
     def tokens(self, batch: MicroBatch, device: torch.device) -> PackTokens:
@@ -201,40 +223,76 @@ class Minibatch:
             ]
             return torch.from_numpy(np.concatenate(filled)).to(device)
 
-        old = join([response.old_logprobs for response in chosen])
-        has_engine = any(response.engine_logprobs is not None for response in chosen)
         return PackTokens(
             advantages=spread([response.advantage for response in chosen]),
             scale=spread([self._scale[item] for item in batch.items]),
-            old=old,
-            reference=join([response.engine_logprobs for response in chosen]) if has_engine else old,
+            old=join([response.old_logprobs for response in chosen]),
+            engine=join([response.engine_logprobs for response in chosen]),
+            initial=join([response.initial_logprobs for response in chosen]),
+            source_mean=spread([math.nan if r.source_mean is None else r.source_mean for r in chosen]),
             grafted=spread([response.grafted for response in chosen], bool),
+            response=spread(range(len(chosen)), np.int64),
+            responses=len(chosen),
         )
 
 
-def pack_loss(logprobs: torch.Tensor, tokens: PackTokens, spec: TrainerSpec, *, at_theta_old: bool) -> PackSums:
+def pack_loss(
+    logprobs: torch.Tensor, tokens: PackTokens, spec: TrainerSpec, *, at_theta_old: bool, updates: int = 0
+) -> PackSums:
     """Loss and statistics of one micro-batch's log-probabilities [N].
 
     `at_theta_old`: no optimiser step was made yet in this population step, so an unknown old log-probability is the
-    current one and the gap to the engine can be read off.
+    current one and the gap to the engine can be read off. `updates`: optimiser steps made so far in this population
+    step.
     """
-    old = tokens.old
     if at_theta_old:
-        old = torch.where(old.isnan(), logprobs.detach(), old)
-    terms, clipped = token_surrogate(
-        logprobs, old, tokens.advantages, tokens.scale, clip_low=spec.clip_low, clip_high=spec.clip_high
-    )
+        tokens = replace(tokens, old=torch.where(tokens.old.isnan(), logprobs.detach(), tokens.old))
+    terms, clipped = _terms(logprobs, tokens, spec, updates)
     loss = terms.sum()
+    if spec.kl_coefficient:
+        loss = loss + spec.kl_coefficient * (tokens.scale * k3(logprobs, tokens.initial)).sum()
     with torch.no_grad():
         peer_clipped = (clipped & tokens.grafted).sum()
         numbers = [loss, clipped.sum() - peer_clipped, peer_clipped]
         if at_theta_old:
-            known = ~(tokens.grafted | tokens.reference.isnan())
-            gap = torch.where(known, (logprobs - tokens.reference).abs(), 0.0)
+            known = ~(tokens.grafted | tokens.engine.isnan())
+            gap = torch.where(known, (logprobs - tokens.engine).abs(), 0.0)
             numbers += [gap.sum(), known.sum()]
         else:
             numbers += [loss.new_zeros(()), loss.new_zeros(())]
         return PackSums(loss, torch.stack([number.double() for number in numbers]))
+
+
+def _terms(
+    logprobs: torch.Tensor, tokens: PackTokens, spec: TrainerSpec, updates: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss terms and clip mask [N]: own tokens by the own loss, grafted ones by the peer loss."""
+    if spec.own_loss is spec.peer_loss:
+        return spec.own_loss(logprobs, _loss_tokens(tokens, spec, updates))
+    terms, clipped = torch.zeros_like(logprobs), torch.zeros_like(tokens.grafted)
+    for loss, part in ((spec.own_loss, ~tokens.grafted), (spec.peer_loss, tokens.grafted)):
+        # Chosen before the loss: a NaN of one kind's missing numbers must not reach the other's gradient.
+        place = part.nonzero().squeeze(1)
+        if len(place):
+            found, acted = loss(logprobs[place], _loss_tokens(tokens, spec, updates, place))
+            terms, clipped = terms.index_add(0, place, found), clipped.index_put((place,), acted)
+    return terms, clipped
+
+
+def _loss_tokens(
+    tokens: PackTokens, spec: TrainerSpec, updates: int, place: torch.Tensor | slice = slice(None)
+) -> LossTokens:
+    return LossTokens(
+        old_logprobs=tokens.old[place],
+        advantages=tokens.advantages[place],
+        scale=tokens.scale[place],
+        response=tokens.response[place],
+        source_mean=tokens.source_mean[place],
+        responses=tokens.responses,
+        clip_low=spec.clip_low,
+        clip_high=spec.clip_high,
+        updates=updates,
+    )
 
 
 def check_responses(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -92,7 +93,9 @@ def population(receiver_logprob: float = -0.2) -> dict[str, FakeMember]:
 def exchange(
     members: Mapping[str, FakeMember], method: str = "graft", max_tokens: int = 10, **settings: Any
 ) -> Exchange:
-    return Exchange(members, METHODS[method].how, ExchangeConfig(**settings), max_tokens=max_tokens, deadline_s=5)  # type: ignore[arg-type]
+    return Exchange(
+        members, METHODS[method].how, ExchangeConfig(**settings), max_tokens=max_tokens, deadline_s=5, seed=0
+    )  # type: ignore[arg-type]
 
 
 def carried(members: Mapping[str, FakeMember], own: Exchange, texts: Sequence[str], rewards: Sequence[int]) -> Graft:
@@ -135,8 +138,10 @@ def test_the_reference_scale_is_measured_once_over_the_population_and_frozen() -
         "a": {1: group("a", members["a"].tokenizer, 1, [0, 0], ["abcd", "ab"])},
         "b": {1: group("b", members["b"].tokenizer, 1, [0, 1], ["abcd", "ab"])},
     }
-    assert own.observe_scale(groups) == pytest.approx(12 / (5 + 3 + 3 + 2))
-    assert own.observe_scale({"a": groups["a"]}) == own.bytes_per_token == pytest.approx(12 / 13)
+    own.observe(groups)
+    assert own.bytes_per_token == pytest.approx(12 / (5 + 3 + 3 + 2))
+    own.observe({"a": groups["a"]})
+    assert own.bytes_per_token == pytest.approx(12 / 13)
 
 
 def test_what_lies_at_or_below_the_floor_is_refused_right_or_wrong() -> None:
@@ -184,13 +189,13 @@ def own_groups(codec: Letters) -> dict[int, Group]:
     }
 
 
-def batches(grafts: Sequence[Graft], position: str = "last", engine_logprobs: bool = True) -> list[list[Any]]:
+def batches(grafts: Sequence[Graft], method: str = "graft", engine_logprobs: bool = True) -> list[list[Any]]:
     return training_batch(
         own_groups(Letters("one")),
         grafts,
         PROMPT,
+        METHODS[method].how,
         prompts_per_minibatch=2,
-        position=position,  # type: ignore[arg-type]
         seed=0,
         engine_logprobs=engine_logprobs,
     )
@@ -247,3 +252,76 @@ def test_several_sources_put_the_most_compatible_group_first_among_the_grafted()
     strong = Graft(Transfer("a", 4, "c", 0.5), strong.responses)
     prompts = [tuple(r.prompt_ids) for batch in batches([weak, strong]) for r in batch if r.grafted]
     assert list(dict.fromkeys(prompts)) == [PROMPT[4], PROMPT[1]]
+
+
+def test_a_method_that_keeps_both_groups_trains_on_them_side_by_side_with_pooled_advantages() -> None:
+    members = population()
+    graft = carried(members, exchange(members, "graft-pooled"), ["abcd", "ab"], [1, 0])
+    last = batches([graft], "graft-pooled")[-1]
+    assert [(tuple(r.prompt_ids), r.grafted) for r in last] == [
+        (PROMPT[4], False),
+        (PROMPT[4], False),
+        (PROMPT[1], False),
+        (PROMPT[1], False),
+        (PROMPT[1], True),
+        (PROMPT[1], True),
+    ]
+    pooled = group_advantages([0, 0, 1, 0])
+    np.testing.assert_array_equal([r.advantage for r in last[2:]], pooled)
+    assert [r.weight for r in last[2:4]] == [1.0, 1.0]
+
+
+def test_a_term_beside_grpo_leaves_grpos_minibatches_as_they_are() -> None:
+    members = population()
+    graft = carried(members, exchange(members, "sgt"), ["abcd", "ab"], [1, 0])
+    own = [[r for r in batch if not r.grafted] for batch in batches([graft], "sgt")]
+    plain = batches([], "grpo")
+    for mine, theirs in zip(own, plain, strict=True):
+        assert [(tuple(r.prompt_ids), r.advantage) for r in mine] == [
+            (tuple(r.prompt_ids), r.advantage) for r in theirs
+        ]
+    taught = [r for batch in batches([graft], "sgt") for r in batch if r.grafted]
+    assert [(r.response_ids.tolist(), r.weight, r.advantage) for r in taught] == [([1, 2, 3, 4, 0], 1.0, 1.0)]
+
+
+def test_every_source_of_a_slot_enters_hacpos_pool_and_its_capability_weighs_it() -> None:
+    members = population() | {"c": FakeMember(Letters("one"), FlatScorer(-0.3))}
+    own = exchange(members, "hacpo")
+    groups = {
+        "a": {1: group("a", members["a"].tokenizer, 1, [0, 1], ["zz", "zz"])},
+        "b": {1: group("b", members["b"].tokenizer, 1, [1, 1], ["ab", "ba"])},
+        "c": {1: group("c", members["c"].tokenizer, 1, [0, 0], ["ab", "ba"])},
+    }
+    own.observe(groups)
+    transfers = [Transfer("a", 1, "b", 1.0), Transfer("a", 1, "c", 0.0)]
+    grafts = own.carry_out(1, transfers, groups, {name: PROMPT for name in groups})["a"]
+    ratio_b, ratio_c = 0.5, 10.0  # P_a = 1/2, P_b = 1, P_c = 0
+    baseline = (1 + 2 * ratio_b) / 6
+    deviation = np.std([0, 1, 1, 1, 0, 0], ddof=1) + 1e-6
+    np.testing.assert_allclose(grafts[0].own_advantages, (np.array([0, 1]) - baseline) / deviation)
+    np.testing.assert_allclose([r.advantage for r in grafts[0].responses], (1 - baseline) / deviation / ratio_b)
+    np.testing.assert_allclose([r.advantage for r in grafts[1].responses], (0 - baseline) / deviation / ratio_c)
+    restored = exchange(members, "hacpo")
+    restored.restore(json.loads(json.dumps(own.state())))
+    assert restored.state() == own.state()
+
+
+def test_random_admission_is_drawn_anew_every_step_and_again_the_same_on_replay() -> None:
+    members = population(receiver_logprob=-0.2)
+    source = group("b", members["b"].tokenizer, 1, [1, 0, 0, 1], ["abcdef", "ab", "b", "ba"], logprob=-0.1)
+    mixed = Group(
+        "b", 1, (*source.responses[:3], response(members["b"].tokenizer, "ba", 1.0)), source.rewards, source.graded
+    )
+    failed = group("a", members["a"].tokenizer, 1, [0] * 4, ["zz"] * 4)
+    own = exchange(members, "graft-random-admission")
+
+    def admitted(step: int) -> list[int]:
+        grafts = own.carry_out(
+            step, [Transfer("a", 1, "b", 0.5)], {"a": {1: failed}, "b": {1: mixed}}, {"a": PROMPT, "b": PROMPT}
+        )["a"]
+        return [i for i, r in enumerate(grafts[0].responses) if r.refusal is None]
+
+    drawn = [admitted(step) for step in range(1, 40)]
+    assert {len(chosen) for chosen in drawn} == {3}
+    assert len({tuple(chosen) for chosen in drawn}) == 4
+    assert [admitted(step) for step in range(1, 40)] == drawn

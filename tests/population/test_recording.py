@@ -69,11 +69,13 @@ def report() -> StepReport:
     grafts = {"a": [Graft(transfer, responses)], "b": []}
     seconds = {"sample": 2.0, "update": 1.0}
     measured = [MetricRecord(None, "solved_by_all", 1.0, 2.0)]
-    return StepReport(7, StepRollouts(rollouts, {}), routing, grafts, updates, seconds, 2.5, health=measured)
+    return StepReport(
+        7, StepRollouts(tuple(PROBLEMS), rollouts, {}, {}), routing, grafts, updates, seconds, 2.5, health=measured
+    )
 
 
 def metrics(step: StepReport) -> dict[tuple[str | None, str], tuple[float, float]]:
-    record = recording.step_record(step, PROBLEMS, {("a", "b"): 0.8}, 1.25)
+    record = recording.step_record(step, {("a", "b"): 0.8}, 1.25)
     return {(m.member, m.name): (m.numerator, m.denominator) for m in record.metrics}
 
 
@@ -113,7 +115,7 @@ def test_what_has_no_denominator_is_missing_not_zero() -> None:
 
 
 def test_groups_and_transfers_are_recorded_whole() -> None:
-    record = recording.step_record(report(), PROBLEMS, {}, None)
+    record = recording.step_record(report(), {}, None)
     assert [(p.key, p.subject, p.level) for p in record.prompts] == [(1, "add", 1), (2, None, None)]
     group = next(g for g in record.groups if (g.member, g.prompt) == ("a", 2))
     assert [r.advantage for r in group.responses] == group_advantages([1, 0]).tolist()
@@ -144,7 +146,7 @@ def test_truncation_constant_rewards_and_verifier_faults_are_warned_of_by_member
         "late": {1: rollout("late", 1, [LATE, RIGHT])},
         "fine": {1: rollout("fine", 1, [RIGHT, WRONG])},
     }
-    events = health.warnings(3, StepRollouts(groups, {}))
+    events = health.warnings(3, StepRollouts((), groups, {}, {}), 2)
     assert [(e.member, e.message.partition(":")[0], e.level, e.step) for e in events] == [
         ("long", "truncated", "warning", 3),
         ("flat", "constant reward", "warning", 3),

@@ -1,0 +1,116 @@
+"""Sampling a step: the shared batch, and further prompts until the step is full of groups with a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from population import health
+from population.config import RunConfig, parse
+from population.prompts import Problem, PromptBatches
+from population.rollouts import Sampler, StepRollouts
+from server.rewards import RewardService
+from server.rollouts.engine import Sample, SamplingParams, TokenPrompt
+
+PROBLEMS = [Problem(key, f"{key}?", str(key), "d") for key in range(1, 25)]
+
+
+@dataclass
+class Oracle:
+    """An engine whose member solves `solved(prompt)` of its n responses; it notes which prompts it was asked."""
+
+    solved: Callable[[int], int]
+    asked: list[list[int]] = field(default_factory=list)
+
+    def call(self, method: str, prompts: Sequence[TokenPrompt], params: SamplingParams) -> Future[Any]:
+        assert method == "sample"
+        self.asked.append([prompt.key for prompt in prompts])
+        future: Future[Any] = Future()
+        future.set_result([[self.sample(p.key, i) for i in range(params.n)] for p in prompts])
+        return future
+
+    def sample(self, prompt: int, index: int) -> Sample:
+        text = f"\\boxed{{{prompt if index < self.solved(prompt) else 0}}}"
+        return Sample(prompt, index, np.array([1, 0], np.int32), np.zeros(2, np.float32), text, "stop", 0)
+
+
+@dataclass
+class Asked:
+    engine: Oracle
+    weight_version: int = 0
+
+
+def config(**rollouts: Any) -> RunConfig:
+    tree = {
+        "name": "r",
+        "method": "grpo",
+        "steps": 3,
+        "members": [{"name": "a", "model": "m"}, {"name": "b", "model": "m"}],
+        "data": {"source": "d", "prompts_per_step": 4},
+        "update": {"prompts_per_minibatch": 2},
+        "rollouts": {"rollouts_per_prompt": 2, **rollouts},
+    }
+    return parse(tree)
+
+
+def collect(members: dict[str, Asked], step: int = 1, **rollouts: Any) -> StepRollouts:
+    ids = {name: {p.key: (5,) for p in PROBLEMS} for name in members}
+    with RewardService(workers=1, timeout_s=5.0) as rewards:
+        sampler = Sampler(members, ids, rewards, config(**rollouts))  # type: ignore[arg-type]
+        return sampler.collect(step, PromptBatches(PROBLEMS, 4, seed=0))
+
+
+def some(prompt: int) -> int:
+    """Mixed on every third prompt, all-fail or all-solved elsewhere."""
+    return (1, 0, 2)[prompt % 3]
+
+
+def test_without_dynamic_sampling_a_step_is_its_batch_and_all_of_it_is_trained_on() -> None:
+    members = {"a": Asked(Oracle(some)), "b": Asked(Oracle(lambda _: 1))}
+    found = collect(members)
+    batch = [p.key for p in PromptBatches(PROBLEMS, 4, seed=0).batch(1)]
+    assert [p.key for p in found.problems] == list(found.trained("a")) == list(found.trained("b")) == batch
+    assert members["a"].engine.asked == [batch]
+
+
+def test_a_member_samples_on_until_its_batch_is_full_of_mixed_groups_and_no_further() -> None:
+    members = {"a": Asked(Oracle(some)), "b": Asked(Oracle(lambda _: 1))}
+    found = collect(members, dynamic_sampling=True, dynamic_sampling_rounds=5)
+    trained = found.trained("a")
+    assert len(trained) == 4
+    assert all(group.mixed for group in trained.values())
+    assert list(trained) == [p for p in found.rollouts["a"] if p % 3 == 0][:4]
+    assert [len(asked) for asked in members["b"].engine.asked] == [4]
+    sampled = [prompt for asked in members["a"].engine.asked for prompt in asked]
+    assert len(sampled) == len(set(sampled)) == len(found.rollouts["a"])
+    assert [p.key for p in found.problems] == sampled
+    assert len([p for p in sampled[:-4] if p % 3 == 0]) < 4
+
+
+def test_a_step_replays_with_the_same_further_prompts() -> None:
+    first, second = ({"a": Asked(Oracle(some)), "b": Asked(Oracle(some))} for _ in range(2))
+    assert list(collect(first, step=2, dynamic_sampling=True).trained("a")) == list(
+        collect(second, step=2, dynamic_sampling=True).trained("a")
+    )
+
+
+def test_the_cap_on_rounds_leaves_a_short_step_and_says_so() -> None:
+    members = {"a": Asked(Oracle(lambda _: 0)), "b": Asked(Oracle(lambda _: 1))}
+    found = collect(members, dynamic_sampling=True, dynamic_sampling_rounds=2)
+    assert [len(asked) for asked in members["a"].engine.asked] == [4, 4, 4]
+    assert found.trained("a") == {}
+    messages = [e.message for e in health.warnings(1, found, 4) if e.message.startswith("dynamic sampling")]
+    assert messages == [
+        "dynamic sampling: 0 of 4 groups of mixed outcome after 12 prompts; the step is short, raise "
+        "rollouts.dynamic_sampling_rounds"
+    ]
+
+
+def test_the_whole_data_set_is_the_limit_of_sampling_on() -> None:
+    members = {"a": Asked(Oracle(lambda _: 2)), "b": Asked(Oracle(lambda _: 1))}
+    found = collect(members, dynamic_sampling=True, dynamic_sampling_rounds=50)
+    assert set(found.rollouts["a"]) == {p.key for p in PROBLEMS}
