@@ -54,7 +54,7 @@ def stack(files: Sequence[tuple[str, Mapping[str, Any]]], overrides: Sequence[st
     for source, tree in files:
         merged = _merge(merged, tree)
         given.append((source, dict(_leaves(tree))))
-    by_hand = {}
+    by_hand: dict[str, Any] = {}
     for override in overrides:
         key, value = _apply(merged, override)
         by_hand |= {key: value} if not isinstance(value, Mapping) else dict(_leaves(value, key))
@@ -92,8 +92,10 @@ def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Tree:
     merged = dict(lower)
     for key, value in upper.items():
         below = merged.get(key)
-        nested = isinstance(below, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merge(below, value) if nested else copy.deepcopy(value)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merge(below, value)
+        else:
+            merged[key] = copy.deepcopy(value)
     return merged
 
 
@@ -167,7 +169,7 @@ def refuse_unknown(tree: Any, section: type[BaseModel], path: tuple[str, ...], s
             near = difflib.get_close_matches(str(key), section.model_fields, n=1, cutoff=0.6)
             hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(section.model_fields)}"
             raise ConfigError(f"{source}: unknown key {place!r}; {hint}")
-        inner = _section_of(field.annotation)
+        inner = section_of(field.annotation)
         if inner is None:
             continue
         if isinstance(value, list):
@@ -177,13 +179,13 @@ def refuse_unknown(tree: Any, section: type[BaseModel], path: tuple[str, ...], s
             refuse_unknown(value, inner, (*path, str(key)), source)
 
 
-def _section_of(annotation: Any) -> type[BaseModel] | None:
+def section_of(annotation: Any) -> type[BaseModel] | None:
     """The section class inside ``Section``, ``Section | None`` or ``tuple[Section, ...]``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) is not None:
         for argument in get_args(annotation):
-            found = _section_of(argument)
+            found = section_of(argument)
             if found is not None:
                 return found
     return None

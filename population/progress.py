@@ -45,7 +45,7 @@ def count(report: StepReport) -> dict[str, Counts]:
             rollouts=sum(group.n for group in groups),
             all_fail=sum(group.all_fail for group in groups),
             groups=len(groups),
-            rescued=sum(bool(graft.admitted) for graft in grafts),
+            rescued=len({g.transfer.prompt for g in grafts if g.admitted and own[g.transfer.prompt].group.all_fail}),
             admitted=sum(len(graft.admitted) for graft in grafts),
             transferred=sum(len(graft.responses) for graft in grafts),
             tokens=sum(len(response.ids) for group in groups for response in group.responses),

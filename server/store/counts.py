@@ -127,14 +127,15 @@ def count_step(
         ("both_graded", seen, seen), ("failed_beside", all_fail, seen), ("failed_together", all_fail, all_fail),
     ):  # fmt: skip
         pair[..., PAIR_COUNTS.index(label)] = _off_diagonal(own, peers)
-    # A place that several sources give to is one place to its receiver, and one transfer to each pair.
+    # A place that several sources give to is one place to its receiver, and one transfer to each pair. A group that was
+    # not failed whole (methods that pool rollouts) cannot be rescued.
     gates = list(zip(step.transfers, transfers, strict=True))
     for label, places in (
         ("held_out", {(one.receiver, one.prompt) for one, _ in gates if one.held_out}),
         ("received", {(one.receiver, one.prompt) for one, gate in gates if gate.admitted}),
     ):
-        for receiver, _ in places:
-            member[slots[receiver], name[label]] += 1
+        for receiver, prompt in places:
+            member[slots[receiver], name[label]] += all_fail[slots[receiver], column[prompt]]
     return StepCounts(list(column), attempted, all_fail, solved, member, pair, pair_sums)
 
 

@@ -147,9 +147,10 @@ class Reader:
         """[N] each.
 
         groups, all_fail, mixed, all_solved, errors (responses nobody could grade), rollouts, successes,
-        response_tokens, truncated, received (own groups some peer's response was admitted for), held_out (own groups a
-        peer was withheld from), rescuable (all-fail with a mixed peer), any_peer (all-fail with a peer that solved at
-        least once). An own group that several sources give to counts once here, and once in each pair of pair_counts.
+        response_tokens, truncated, received (all-fail groups some peer's response was admitted for), held_out (all-fail
+        groups a peer was withheld from), rescuable (all-fail with a mixed peer), any_peer (all-fail with a peer that
+        solved at least once). An own group that several sources give to counts once here, and once in each pair of
+        pair_counts.
         """
         with self._run(run) as (connection, key):
             edges = read_windows.window(key, first_step, last_step)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from graft.methods import METHODS
-from population.checkpoints import CheckpointError, Checkpoints
+from population.checkpoints import FORMAT, CheckpointError, Checkpoints
 from population.config import ExchangeConfig
 from population.exchange import Exchange
 from population.router import Router
@@ -61,7 +61,7 @@ class World:
 
 def world(names: str = "ab") -> World:
     members: dict[str, Any] = {name: FakeMember() for name in names}
-    exchange = Exchange(members, METHODS["graft"].how, ExchangeConfig(), max_tokens=5, deadline_s=5)
+    exchange = Exchange(members, METHODS["graft"].how, ExchangeConfig(), max_tokens=5, deadline_s=5, seed=0)
     return World(members, Router(METHODS["graft"], ExchangeConfig(), 0), exchange, SuccessGraph(list(names), [1, 2, 3]))
 
 
@@ -114,8 +114,8 @@ def test_a_failed_write_leaves_the_last_whole_one_and_a_remedy(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("digest", "names", "format_", "message"),
     [
-        ("other", "ab", 1, "belongs to another configuration"),
-        ("d", "ac", 1, "holds members a, b; the configuration has a, c"),
+        ("other", "ab", FORMAT, "belongs to another configuration"),
+        ("d", "ac", FORMAT, "holds members a, b; the configuration has a, c"),
         ("d", "ab", 99, "format 99"),
     ],
 )

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from population.config import RunConfig, _section_of
+from population.config import RunConfig
+from population.layers import section_of
 
 TEXT = Path("docs/configuration.md").read_text()
 
@@ -14,7 +15,7 @@ TEXT = Path("docs/configuration.md").read_text()
 def keys(section: type[BaseModel]) -> set[str]:
     found = set()
     for name, field in section.model_fields.items():
-        inner = _section_of(field.annotation)
+        inner = section_of(field.annotation)
         found |= {name} if inner is None else {name} | keys(inner)
     return found
 

@@ -55,7 +55,7 @@ def _audit_run(connection: sqlite3.Connection, root: Path, run: sqlite3.Row) -> 
         faults += more
         _count_members(member, groups)
         _count_pairs(pair, groups)
-        faults += _count_transfers(connection, run["id"], step, member, pair)
+        faults += _count_transfers(connection, run["id"], step, member, pair, groups)
         faults += _compare_counts(connection, run["id"], step, member, pair)
         faults += _compare_outcomes(connection, run["id"], step, groups)
     return faults + _compare_metrics(connection, run["id"])
@@ -157,7 +157,7 @@ def _count_pairs(pair: dict[tuple[int, int], dict[str, float]], groups: dict[tup
 
 def _count_transfers(
     connection: sqlite3.Connection, run: int, step: int, member: dict[int, dict[str, float]],
-    pair: dict[tuple[int, int], dict[str, float]],
+    pair: dict[tuple[int, int], dict[str, float]], groups: dict[tuple[int, int], Group],
 ) -> list[str]:  # fmt: skip
     faults: list[str] = []
     received: dict[tuple[int, int], dict[str, int]] = defaultdict(lambda: {"held_out": 0, "received": 0})
@@ -187,9 +187,9 @@ def _count_transfers(
         given = received[row["receiver"], row["prompt"]]
         given["held_out"] = max(given["held_out"], row["held_out"])
         given["received"] = max(given["received"], bool(admitted))
-    for (receiver, _), given in received.items():
+    for (receiver, prompt), given in received.items():
         for name, value in given.items():
-            member[receiver][name] += value
+            member[receiver][name] += value and _kind(groups[receiver, prompt]) == "all_fail"
     return faults
 
 

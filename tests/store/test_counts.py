@@ -45,6 +45,16 @@ def small_step() -> StepRecord:
     return StepRecord(1, (), groups, transfers)
 
 
+def test_a_group_that_was_not_failed_whole_is_shared_but_not_received(small_step: StepRecord) -> None:
+    pooled = TransferRecord("a", "b", 3, 0.5, False, False, (_grafted(0, 0.9, 1.0, None),))
+    step = replace(small_step, transfers=(pooled,))
+    counts = count_step(
+        step, {"a": 0, "b": 1, "c": 2}, [group_facts(group) for group in step.groups], [transfer_facts(pooled)]
+    )
+    assert counts.member[:, MEMBER_COUNTS.index("received")].tolist() == [0, 0, 0]
+    assert counts.pair[0, 1, PAIR_COUNTS.index("grafted")] == 1
+
+
 def test_counts_of_a_small_step_are_those_worked_out_by_hand(small_step: StepRecord) -> None:
     slots = {"a": 0, "b": 1, "c": 2}
     counts = count_step(

@@ -109,7 +109,7 @@ def test_leaving_out_responses_without_advantage_changes_no_bit(
     minibatches = [mixed, silent, responses(4), silent]
     skipping = build(spec)
     reports = [skipping.update(step, minibatches) for step in (1, 2)]
-    monkeypatch.setattr(TrainingResponse, "trained", property(lambda response: response.weight != 0))
+    monkeypatch.setattr(TrainingResponse, "trained", lambda response, spec: response.weight != 0)
     full = build(spec)
     for step, report in enumerate(reports, 1):
         complete = full.update(step, minibatches)
