@@ -56,7 +56,7 @@ def stack(files: Sequence[tuple[str, Mapping[str, Any]]], overrides: Sequence[st
         given.append((source, dict(_leaves(tree))))
     by_hand: dict[str, Any] = {}
     for override in overrides:
-        key, value = _apply(merged, override)
+        key, value = apply_override(merged, override)
         by_hand |= {key: value} if not isinstance(value, Mapping) else dict(_leaves(value, key))
     given.append(("--set", by_hand))
     _fix(merged, given)
@@ -109,7 +109,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield place, value
 
 
-def _apply(tree: Tree, override: str) -> tuple[str, Any]:
+def apply_override(tree: Tree, override: str) -> tuple[str, Any]:
     """Set one ``a.b=value`` in place, and return key and value; a list is entered by index or by the name of its
     entry.
     """

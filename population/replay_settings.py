@@ -10,8 +10,8 @@ from typing import Any
 
 from graft.methods import METHODS
 from population.config import ExchangeConfig, RunConfig, parse
-from population.config import _apply as apply_override
 from population.errors import ReplayError
+from population.layers import apply_override
 from server.store.reader import RunInfo
 
 # The source's side of s is what was recorded: another source of it needs the models.

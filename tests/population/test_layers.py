@@ -73,8 +73,11 @@ def test_contradicting_the_row_in_its_own_layer_or_above_is_refused(base: Path, 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_row_s_fixed_settings_are_keys_of_the_configuration_and_take_effect(method: str) -> None:
-    tree = {key: value for key, value in BASE.items() if key != "exchange"}
-    config = parse(tree | {"method": method})
+    tree = {key: value for key, value in BASE.items() if key != "exchange"} | {"method": method}
+    if method == "stored":
+        recorded = {"name": "b", "source": {"store": "sqlite:///x.db", "run": "r", "member": "b"}}
+        tree["members"] = [{"name": "a", "model": "demo:qwen3"}, recorded]
+    config = parse(tree)
     for key, value in METHODS[method].settings.items():
         node: object = config
         for part in key.split("."):
