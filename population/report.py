@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 
-from graft.complementarity import wilson_interval
+from graft.complementarity import uptake, wilson_interval
 from population.evaluation_report import print_best
 from server.store.reader import EvaluationSummary, Reader, RunInfo
 
@@ -103,6 +103,46 @@ def print_summary(console: Console, reader: Reader, run: RunInfo, hints: Sequenc
         per_problem = measured.responses // measured.problems
         notes += f"; held-out ({measured.benchmark}): {measured.problems} problems x {per_problem} responses"
     console.print(notes + ".", highlight=False)
+    print_uptake(console, reader, run)
     print_best(console, reader, run)
     for hint in hints:
         console.print(hint, highlight=False, soft_wrap=True)
+
+
+def print_uptake(console: Console, reader: Reader, run: RunInfo) -> None:
+    """Did the grafts take: solved at the receiver's next visit after a graft, against after a withheld one."""
+    edges, total = reader.uptake(run.uid, run.first_step or 1, run.last_step or 0)
+    if not total["grafted"]:
+        return
+    if not total["held_out"]:
+        console.print("Uptake unknown: no group was held out as a control (exchange.holdout).", highlight=False)
+        return
+    if not (total["grafted_seen"] and total["held_out_seen"]):
+        console.print("Uptake unknown so far: no receiver has met such a prompt again.", highlight=False)
+        return
+    table = Table("receiver ← source", title="Solved at the receiver's next visit of the prompt", title_justify="left")
+    for column in ("after a graft", "after a withheld one", "uptake, points"):
+        table.add_column(column, justify="right")
+    names = [member.name for member in run.members]
+    for i, receiver in enumerate(names):
+        for j, source in enumerate(names):
+            counts = {name: int(values[i, j]) for name, values in edges.items()}
+            if counts["grafted_seen"] or counts["held_out_seen"]:
+                table.add_row(f"{receiver} ← {source}", *uptake_cells(counts))
+    table.add_row("all", *uptake_cells(total))
+    console.print(table)
+
+
+def uptake_cells(counts: Mapping[str, int]) -> tuple[str, str, str]:
+    """Both shares with their counts, and the difference with its 95 % interval (normal) in percentage points."""
+    k, n, held_k, held_n = (
+        counts[name] for name in ("grafted_solved", "grafted_seen", "held_out_solved", "held_out_seen")
+    )
+    shares = [
+        f"{hits / tries:.1%} ({hits:,} of {tries:,})" if tries else ABSENT for hits, tries in ((k, n), (held_k, held_n))
+    ]
+    change = uptake(k, n, held_k, held_n)
+    if not (n and held_n):
+        return shares[0], shares[1], ABSENT
+    middle, half = 100 * change.difference, 196 * change.standard_error
+    return shares[0], shares[1], f"{middle:+.1f} [{middle - half:+.1f}, {middle + half:+.1f}]"

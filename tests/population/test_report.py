@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from graft.complementarity import wilson_interval
-from population.report import ABSENT, print_summary, rate, summarise
+from graft.complementarity import uptake, wilson_interval
+from population.report import ABSENT, print_summary, print_uptake, rate, summarise, uptake_cells
 from server.store.reader import open_reader
-from tests.store.synthetic import make_store
+from server.store.writer import open_writer
+from tests.store.synthetic import Scenario, make_store, write_run
 
 
 def test_the_summary_equals_a_recount_of_the_record(tmp_path: Path) -> None:
@@ -39,6 +40,36 @@ def test_the_summary_equals_a_recount_of_the_record(tmp_path: Path) -> None:
         assert s.name in shown
         assert f"{s.all_fail[0] / s.all_fail[1]:.1%}" in shown
     assert "try this" in shown
+
+
+def shown_uptake(folder: Path, scenario: Scenario, until: int | None = None) -> str:
+    text = io.StringIO()
+    with open_writer(str(folder / "store.db")) as writer:
+        write_run(writer, scenario, until=until)
+    with open_reader(str(folder / "store.db")) as reader:
+        print_uptake(Console(file=text, width=120), reader, reader.run("latest"))
+    return text.getvalue()
+
+
+def test_uptake_is_shown_with_both_shares_and_an_interval(tmp_path: Path) -> None:
+    shown = shown_uptake(tmp_path, Scenario(3, 12, 8, n=3, held_out_share=0.4))
+    with open_reader(str(tmp_path / "store.db")) as reader:
+        total = reader.uptake("latest", 1, 12)[1]
+    k, n, held_k, held_n = (
+        total[name] for name in ("grafted_solved", "grafted_seen", "held_out_solved", "held_out_seen")
+    )
+    cells = uptake_cells(total)
+    assert cells[0] == f"{k / n:.1%} ({k} of {n})"
+    change = 100 * (k / n - held_k / held_n)
+    half = 196 * uptake(k, n, held_k, held_n).standard_error
+    assert cells[2] == f"{change:+.1f} [{change - half:+.1f}, {change + half:+.1f}]"
+    assert all(cell in shown for cell in cells)
+
+
+def test_uptake_says_why_it_is_not_known(tmp_path: Path) -> None:
+    assert shown_uptake(tmp_path / "grpo", Scenario(2, 2, 4, n=2, method="grpo")) == ""
+    assert "no group was held out" in shown_uptake(tmp_path / "none", Scenario(3, 4, 8, n=3, held_out_share=0.0))
+    assert "met such a prompt again" in shown_uptake(tmp_path / "early", Scenario(3, 9, 16, n=3), until=1)
 
 
 def test_a_rate_has_its_counts_and_interval_and_nothing_over_nothing_is_a_dash() -> None:
