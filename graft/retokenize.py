@@ -19,17 +19,21 @@ RefusalReason = Literal["too_long", "round_trip", "undecodable", "empty"]
 REPLACEMENT_CHARACTER = "\ufffd"
 
 
-class TextCodec(Protocol):
-    """What retokenisation needs of a member's tokenizer."""
-
-    @property
-    def end_id(self) -> int:
-        """The id that ends a response."""
-        ...
+class Fingerprinted(Protocol):
+    """What retokenisation needs of a source: its text is in the response."""
 
     @property
     def fingerprint(self) -> str:
         """Equal exactly for tokenizers that map every text to the same ids."""
+        ...
+
+
+class TextCodec(Fingerprinted, Protocol):
+    """What retokenisation needs of a receiver's tokenizer."""
+
+    @property
+    def end_id(self) -> int:
+        """The id that ends a response."""
         ...
 
     def encode_text(self, text: str) -> list[int]:
@@ -57,7 +61,9 @@ class Refusal:
     reason: RefusalReason
 
 
-def retokenize(response: Response, source: TextCodec, receiver: TextCodec, *, max_tokens: int) -> Retokenized | Refusal:
+def retokenize(
+    response: Response, source: Fingerprinted, receiver: TextCodec, *, max_tokens: int
+) -> Retokenized | Refusal:
     """`response` of the source in the receiver's tokens, at most `max_tokens` of them, the end token included.
 
     With one tokenizer (equal fingerprints) the sampled ids pass through. A response that does not fit is refused, not

@@ -67,7 +67,7 @@ def load_exported(config: RunConfig, folder: Path) -> Iterator[dict[str, Exporte
     """The members of a configuration from ``folder/<member name>``, as a run exports them. Raises MemberError."""
     with ExitStack() as stack:
         members = {}
-        for member in config.members:
+        for member in config.trained:
             path = folder / member.name
             if not (path / "config.json").is_file():
                 raise MemberError(

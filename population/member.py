@@ -14,6 +14,7 @@ import torch
 from graft.methods import METHODS
 from population.config import MemberConfig, RunConfig
 from population.demo import warmstart
+from population.demo.models import build_tokenizer
 from population.demo.parallel import prepare_all
 from population.errors import MemberError
 from population.placement import Local, wait
@@ -55,7 +56,7 @@ def locate_models(config: RunConfig) -> dict[str, Path]:
     usable model.
     """
     folders = {}
-    for member in config.members:
+    for member in config.trained:
         if warmstart.is_demo(member.model):
             try:
                 warmstart.parse(member.model)
@@ -69,7 +70,7 @@ def locate_models(config: RunConfig) -> dict[str, Path]:
 
 def warm_start_demos(config: RunConfig, progress: Progress | None = None) -> dict[str, Path]:
     """{member name: folder} of the demo members, warm-started unless cached under the run folder."""
-    demos = {m.name: warmstart.parse(m.model) for m in config.members if warmstart.is_demo(m.model)}
+    demos = {m.name: warmstart.parse(m.model) for m in config.trained if warmstart.is_demo(m.model)}
     folders: dict[str, Path] = {}
     for size in sorted({size for _, size in demos.values()}):
         cached = prepare_all(
@@ -84,8 +85,19 @@ def warm_start_demos(config: RunConfig, progress: Progress | None = None) -> dic
     return folders
 
 
-def _folder(member: MemberConfig) -> Path:
-    """A local model folder, or the snapshot of a hub name."""
+def named_fingerprint(member: MemberConfig) -> str:
+    """Of the tokenizer of a recorded member's `model`; its weights are neither read nor fetched."""
+    if not warmstart.is_demo(member.model):
+        return load_tokenizer(member.name, _folder(member, weights=False)).fingerprint
+    try:
+        tokenizer = build_tokenizer(warmstart.parse(member.model)[0])
+    except ValueError as error:
+        raise MemberError(f"member {member.name!r}: {error}") from None
+    return MemberTokenizer(tokenizer).fingerprint
+
+
+def _folder(member: MemberConfig, *, weights: bool = True) -> Path:
+    """A local model folder, or the snapshot of a hub name, without its weights if they are not needed."""
     path = Path(member.model)
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -101,9 +113,8 @@ def _folder(member: MemberConfig) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(
-            snapshot_download(member.model, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"])
-        )
+        patterns = ["*.json", "*.model", "*.txt", "*.jinja", *(["*.safetensors"] if weights else [])]
+        return Path(snapshot_download(member.model, allow_patterns=patterns))
     except (HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError, OSError) as error:
         raise MemberError(
             f"member {member.name!r}: {member.model} is no local folder and could not be fetched from the model hub "

@@ -6,10 +6,11 @@ Its model is not needed. Everything that could make the record unfit is found wh
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from population.config import RecordedSource, RolloutConfig
+from population.config import MemberConfig, RecordedSource, RolloutConfig, RunConfig
 from population.errors import MemberError
 from population.prompts import Problem, PromptBatches
 from server.store.reader import GroupRecord, MemberRecord, Reader, RunInfo, open_reader
@@ -52,6 +53,15 @@ class RecordedMember:
     def fingerprint(self) -> str:
         """Of the tokenizer that the token ids were sampled with."""
         return self.record.tokenizer_sha
+
+    def remark(self, problems: Sequence[Problem]) -> str:
+        """What a reader of the run should know of the record."""
+        found = sum(problem.key in self.visits for problem in problems)
+        return (
+            f"recorded as {self.source.member!r} of run {self.source.run} ({self.record.model}), matched by "
+            f"{self.source.match}: {found:,} of {len(problems):,} problems have a record; it is verified anew and "
+            "never receives"
+        )
 
     def groups(self, step: int, prompts: Sequence[int]) -> dict[int, GroupRecord]:
         """{prompt: recorded group} for those of ``prompts`` that have one, in their order, under this run's keys."""
@@ -103,6 +113,26 @@ def open_recorded(
         reader.close()
         raise
     return RecordedMember(name, source, record, visits, reader)
+
+
+def open_recordings(
+    config: RunConfig, batches: PromptBatches, steps: int, fingerprint_of: Callable[[MemberConfig], str]
+) -> dict[str, RecordedMember]:
+    """{name: recorded member} of a configuration; all are closed again when one does not fit.
+
+    ``fingerprint_of`` gives the tokenizer's fingerprint of a member that names a model.
+    """
+    with ExitStack() as stack:
+        found = {}
+        for member in config.members:
+            if member.source is not None:
+                opened = open_recorded(member.name, member.source, batches, steps, config.rollouts)
+                stack.callback(opened.close)
+                if member.model:
+                    check_tokenizer(opened, member.model, fingerprint_of(member))
+                found[member.name] = opened
+        stack.pop_all()
+    return found
 
 
 def check_tokenizer(member: RecordedMember, model: str, fingerprint: str) -> None:

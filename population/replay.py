@@ -76,7 +76,7 @@ def replay(reader: Reader, run: RunInfo, settings: Settings, first: int, last: i
     whose responses are unknown in a step keeps its rate, as one that was not used.
     """
     wanted = settings.wanted
-    router = Router(METHODS[wanted.method], wanted.exchange, wanted.seed)
+    router = Router(METHODS[wanted.method], wanted.exchange, wanted.seed, receivers=settings.receivers)
     router.edge_rates = recorded_edge_rates(reader, run, first - 1)
     gate = Gate(reader, run, settings)
     exact = True

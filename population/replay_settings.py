@@ -21,11 +21,17 @@ KEYS = ("method", "seed", *(f"exchange.{name}" for name in ExchangeConfig.model_
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The recorded configuration, the one to replay under, and who takes part: ``receivers`` may also receive."""
+    """The recorded configuration, the one to replay under, and who takes part."""
 
     recorded: RunConfig
     wanted: RunConfig
     members: tuple[str, ...]
+
+    @property
+    def receivers(self) -> tuple[str, ...]:
+        """Members that may receive: one that was itself a record did not."""
+        trained = {member.name for member in self.recorded.trained}
+        return tuple(name for name in self.members if name in trained)
 
 
 def settings_of(run: RunInfo, overrides: Sequence[str], without: Sequence[str]) -> Settings:

@@ -7,7 +7,7 @@ successes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +36,14 @@ class Routing:
 class Router:
     """Chooses sources for all-fail groups; keeps the edge rates g[receiver, source], which start at 1."""
 
-    def __init__(self, method: Method, settings: ExchangeConfig, seed: int) -> None:
+    def __init__(
+        self, method: Method, settings: ExchangeConfig, seed: int, receivers: Collection[str] | None = None
+    ) -> None:
+        """``receivers``: the only members that may receive, None for all."""
         self._method = method
         self._settings = settings
         self._seed = seed
+        self._receivers = receivers
         self.edge_rates: dict[tuple[str, str], float] = {}
 
     def route(self, step: int, counts: StepCounts) -> Routing:
@@ -57,6 +61,7 @@ class Router:
             min_successes=settings.min_successes,
             max_peer_share=settings.max_peer_share,
             max_source_share=settings.max_source_share,
+            receivers=self._receivers,
         )
         # Drawn by slot: several sources of one failed group are grafted together or not at all.
         slots = list({(t.receiver, t.prompt): t for t in transfers}.values())
