@@ -54,11 +54,13 @@ def arrival(s: float, tokens: int, own: float, theirs: float) -> GraftedResponse
 
 def test_measures_of_a_step_are_those_worked_out_by_hand() -> None:
     rollouts = StepRollouts(
+        (),
         {
             "a": {1: graded("a", 1, [0, 0]), 2: graded("a", 2, [1, 0]), 3: graded("a", 3, [1, 1])},
             "b": {1: graded("b", 1, [0, 1]), 2: graded("b", 2, [0, 0]), 3: graded("b", 3, [0, 1], graded=False)},
             "c": {1: graded("c", 1, [0, 0]), 2: graded("c", 2, [0, 0]), 3: graded("c", 3, [1, 0])},
         },
+        {},
         {},
     )
     grafts = {
@@ -86,7 +88,7 @@ def test_measures_of_a_step_are_those_worked_out_by_hand() -> None:
 
 
 def test_a_step_without_transfers_says_nothing_about_sources() -> None:
-    rollouts = StepRollouts({"a": {1: graded("a", 1, [0, 0], graded=False)}}, {})
+    rollouts = StepRollouts((), {"a": {1: graded("a", 1, [0, 0], graded=False)}}, {}, {})
     assert measures(rollouts, {"a": []}, np.zeros((1, 1), np.int64)) == []
 
 
