@@ -188,13 +188,15 @@ def _ask_hub(data: HubData) -> None:
 
 def _offline_message(data: HubData, error: Exception) -> str:
     target = data_root() / data.repository
-    includes = " ".join(f"--include {shlex.quote(pattern)}" for pattern in data.files)
-    command = f"hf download {data.repository} --repo-type dataset {includes + ' ' if includes else ''}"
-    files = ", ".join(str(target / pattern) for pattern in data.files) or f"the files of {data.repository} in {target}"
+    options = [f"--include {shlex.quote(pattern)}" for pattern in data.files]
+    if data.revision:
+        options.append(f"--revision {shlex.quote(data.revision)}")
+    command = " ".join(["hf download", data.repository, "--repo-type dataset", *options, f"--local-dir {target}"])
+    files = ", ".join(str(target / pattern) for pattern in data.files or ("...",))
     return (
         f"{data.source}: {data.repository} is not on this machine and the hub cannot be reached "
-        f"({type(error).__name__}: {_one_line(error)}); on a machine with network run `{command}--local-dir {target}` "
-        f"and copy the folder here, so that there is {files} ({ROOT_VARIABLE} names another folder than {data_root()})"
+        f"({type(error).__name__}: {_one_line(error)}); on a machine with network run `{command}` and copy the folder "
+        f"here; looked for {files} ({ROOT_VARIABLE} names another folder than {data_root()})"
     )
 
 

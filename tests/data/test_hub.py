@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import datasets
 import huggingface_hub.constants
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -18,8 +20,7 @@ from population.data import hub
 from population.data.presets import PRESETS, find_preset
 from population.errors import DataError
 from population.prompts import Problem, load_problems
-
-COMMIT = "0" * 39 + "1"
+from tests.data.loopback_hub import handler_for, serve
 
 
 def read(source: str, **keys: Any) -> list[Problem]:
@@ -141,18 +142,25 @@ def test_offline_the_message_names_repository_files_and_the_place_to_put_them(da
     assert message.startswith("preset:gsm8k-test: openai/gsm8k is not on this machine and the hub cannot be reached (")
     command = f"`hf download openai/gsm8k --repo-type dataset --include 'main/test-*.parquet' --local-dir {place}`"
     assert command in message
-    assert f"so that there is {place}/main/test-*.parquet (GRAFT_DATA names another folder" in message
+    assert f"looked for {place}/main/test-*.parquet (GRAFT_DATA names another folder" in message
     assert "\n" not in message
-    with pytest.raises(DataError, match=r"hub:some/set: some/set is not on this machine and the hub cannot be reached"):
-        read("hub:some/set")
+    with pytest.raises(DataError, match=r"hub:some/set: some/set is not .* --revision v1 --local-dir .*/some/set` and"):
+        read("hub:some/set", revision="v1")
 
 
 def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up = threading.Event()
+
+    class Silent(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            given_up.wait(30)
+
     monkeypatch.setattr(hub, "PROBE_S", 0.2)
-    with serve(Silent) as endpoint:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+    with serve(Silent) as address:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
         with pytest.raises(DataError, match=r"the hub cannot be reached \(ReadTimeout"):
             read("preset:math500")
+        given_up.set()
 
 
 def test_a_transfer_past_its_deadline_is_given_up() -> None:
@@ -161,14 +169,38 @@ def test_a_transfer_past_its_deadline_is_given_up() -> None:
         hub._bounded(threading.Event().wait, data)
 
 
-def test_files_are_fetched_once_and_then_found_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serve(Hub) as endpoint:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
-        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + TEMPLATE)
-        assert len(read("preset:aime2025")) == 30
-        with pytest.raises(DataError, match="the hub has no data set math-ai/minervamath that this machine may read"):
-            read("preset:minerva")
+@pytest.fixture
+def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A hub that answers, and the folder of its data sets."""
+    with serve(handler_for(tmp_path / "online")) as address:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+        monkeypatch.setattr(datasets.config, "HF_ENDPOINT", address)
+        template = "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + template)
+        yield tmp_path / "online"
+
+
+def test_a_presets_files_are_fetched_once_and_then_found_in_the_cache(
+    online: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(online / "math-ai/aime25/test.jsonl", LAYOUTS["aime2025"][1])
     assert len(read("preset:aime2025")) == 30
+    with pytest.raises(DataError, match="the hub has no data set math-ai/minervamath that this machine may read"):
+        read("preset:minerva")
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert len(read("preset:aime2025")) == 30
+
+
+def test_any_set_of_the_hub_is_fetched_by_subset_and_split_and_found_again_without_the_hub(
+    online: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_two_subsets(online / "own/two")
+    keys = {"prompt_field": "question", "subset": "first", "split": "test"}
+    assert [p.answer for p in read("hub:own/two", **keys)] == ["2"]
+    with pytest.raises(DataError, match=r"own/two cannot be read.*'third' not found"):
+        read("hub:own/two", **keys | {"subset": "third"})
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert [p.answer for p in read("hub:own/two", **keys)] == ["2"]
 
 
 @pytest.mark.parametrize("split", [None, "test"])
@@ -178,8 +210,7 @@ def test_any_hub_set_is_read_by_split_and_fields(data_folder: Path, split: str |
     assert [(p.prompt, p.answer, p.dataset) for p in problems][2] == ("2+1?", "3", "hub:own/sums")
 
 
-def test_subsets_and_splits_are_those_of_the_repositorys_card(data_folder: Path) -> None:
-    folder = data_folder / "own/two"
+def write_two_subsets(folder: Path) -> None:
     write(folder / "x/a.parquet", [asked(1)])
     write(folder / "x/b.parquet", [asked(2)])
     write(folder / "y/c.parquet", [asked(3)])
@@ -189,6 +220,10 @@ def test_subsets_and_splits_are_those_of_the_repositorys_card(data_folder: Path)
         "  - {split: train, path: x/a.parquet}\n  - {split: test, path: x/b.parquet}\n"
         "- config_name: second\n  data_files:\n  - {split: train, path: y/c.parquet}\n---\n"
     )
+
+
+def test_subsets_and_splits_are_those_of_the_repositorys_card(data_folder: Path) -> None:
+    write_two_subsets(data_folder / "own/two")
     keys = {"prompt_field": "question", "subset": "first"}
     assert [p.answer for p in read("hub:own/two", split="test", **keys)] == ["2"]
     assert [p.answer for p in read("hub:own/two", **keys | {"subset": "second"})] == ["3"]
@@ -206,69 +241,3 @@ def test_a_repository_has_an_owner_and_a_name(source: str) -> None:
 
 def test_find_preset_leaves_other_sources_alone() -> None:
     assert find_preset("math500.jsonl") is None
-
-
-TEMPLATE = "/{repo_id}/resolve/{revision}/{filename}"
-
-
-class Hub(BaseHTTPRequestHandler):
-    """As much of the hub as one data set needs: its description and its files."""
-
-    FILE = "".join(json.dumps(record) + "\n" for record in LAYOUTS["aime2025"][1]).encode()
-
-    def do_HEAD(self) -> None:
-        self.answer(body=False)
-
-    def do_GET(self) -> None:
-        self.answer(body=True)
-
-    def answer(self, *, body: bool) -> None:
-        if self.path.startswith("/api/datasets/math-ai/aime25/tree/"):
-            listing = [{"type": "file", "path": "test.jsonl", "size": len(self.FILE), "oid": "1"}]
-            self.reply(200, json.dumps(listing).encode(), body)
-        elif self.path.startswith("/api/datasets/math-ai/aime25"):
-            siblings = [{"rfilename": name} for name in ("README.md", "test.jsonl")]
-            content = json.dumps({"id": "math-ai/aime25", "sha": COMMIT, "siblings": siblings}).encode()
-            self.reply(200, content, body)
-        elif self.path.startswith("/datasets/math-ai/aime25/resolve/") and self.path.endswith("/test.jsonl"):
-            self.reply(200, self.FILE, body, **{"ETag": '"1"', "X-Repo-Commit": COMMIT})
-        else:
-            self.reply(404, b"{}", body, **{"X-Error-Code": "RepoNotFound"})
-
-    def reply(self, status: int, content: bytes, body: bool, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
-
-    def log_message(self, *_arguments: object) -> None:
-        pass
-
-
-class Silent(Hub):
-    """Takes a question and never answers it."""
-
-    asked = threading.Event()
-
-    def answer(self, *, body: bool) -> None:
-        self.asked.wait(30)
-
-
-class serve:  # noqa: N801
-    """A server on loopback for the time of a with statement; gives its address."""
-
-    def __init__(self, handler: type[Hub]) -> None:
-        self._handler = handler
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-
-    def __enter__(self) -> str:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __exit__(self, *_exception: object) -> None:
-        Silent.asked.set()
-        self._server.shutdown()
-        self._server.server_close()
