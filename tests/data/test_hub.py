@@ -164,9 +164,11 @@ def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_transfer_past_its_deadline_is_given_up() -> None:
+    given_up = threading.Event()
     data = hub.HubData("hub:a/b", "a/b", None, None, None, deadline_s=0.05)
     with pytest.raises(DataError, match=r"hub:a/b: a/b did not arrive within 0\.05 s; .* raise load_s"):
-        hub._bounded(threading.Event().wait, data)
+        hub._bounded(given_up.wait, data)
+    given_up.set()
 
 
 @pytest.fixture
