@@ -11,12 +11,13 @@ from population.data.champ import champ_rows
 from population.data.gym import gym_rows
 from population.data.hub import PREFIX as HUB
 from population.data.hub import HubData, hub_rows, repository_of
-from population.data.presets import GYM_PREFIX, find_preset
+from population.data.presets import GYM_PREFIX, PREFIX, PRESETS, find_preset
 from population.data.records import READERS, Row, file_rows
 from population.demo.suites import DATA_SETS
 from population.errors import DataError
 
 DEMO = "demo:"
+KINDS = f"a {', '.join(READERS)} file, preset:NAME, hub:OWNER/NAME, gym:GENERATOR, champ:all or demo:train"
 
 
 def rows(data: DataConfig) -> Iterator[Row]:
@@ -41,10 +42,8 @@ def rows(data: DataConfig) -> Iterator[Row]:
         )
         return hub_rows(wanted, fields(data))
     if Path(source).suffix not in READERS:
-        raise DataError(
-            f"{source}: unknown kind of data set; give a {', '.join(READERS)} file, preset:NAME, hub:OWNER/NAME, "
-            "gym:GENERATOR, champ:all or demo:train"
-        )
+        meant = f"did you mean {PREFIX}{source}?" if source in PRESETS else f"give {KINDS}"
+        raise DataError(f"{source}: unknown kind of data set; {meant}")
     return file_rows(Path(source), fields(data))
 
 

@@ -241,5 +241,10 @@ def test_a_repository_has_an_owner_and_a_name(source: str) -> None:
         read(source)
 
 
+def test_a_preset_without_its_prefix_is_understood() -> None:
+    with pytest.raises(DataError, match=r"math500: unknown kind of data set; did you mean preset:math500\?"):
+        read("math500")
+
+
 def test_find_preset_leaves_other_sources_alone() -> None:
     assert find_preset("math500.jsonl") is None
