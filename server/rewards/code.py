@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from typing import Any
 
 from server.rewards.custom import time_left
 from server.rewards.process import WALL_FACTOR
 from server.rewards.verdicts import Score
-from server.sandbox.confine import refuse_unknown_machine
+from server.sandbox.confine import hide_from_peers, refuse_unknown_machine
 from server.sandbox.examiner import FunctionTests, Tests, examine, read_cases
 from server.sandbox.process import Budget
 
@@ -65,7 +66,7 @@ def last_code_block(response: str) -> str | None:
             opened = fence
         elif fence[1].startswith(opened[1]) and not fence[2]:
             if opened[2].lower() in _PYTHON:
-                found = response[opened.end() + 1 : fence.start()]
+                found = textwrap.dedent(response[opened.end() + 1 : fence.start()])
             opened = None
     return found if opened is None else None
 
@@ -73,6 +74,7 @@ def last_code_block(response: str) -> str | None:
 def prepare_worker() -> None:
     """Show, before anything is graded, that right is right here, wrong is wrong, and confinement confines."""
     refuse_unknown_machine()
+    hide_from_peers()
     for body, expected in (("return x + 1", 1.0), ("return x", 0.0)):
         given = score("", f"```python\ndef f(x):\n    {body}\n```", "assert f(1) == 2")
         if given.reward != expected:

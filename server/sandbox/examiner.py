@@ -84,6 +84,8 @@ class FunctionTests:
                 raise
             except BaseException as error:
                 raise Failed(f"{type(error).__name__} in line {_line_of(error)} of the tests") from None
+            if process.failure is not None:  # swallowed by a bare except of the tests
+                raise process.failure
             if not link.used:
                 raise BadTests("the tests never use the submission; a check() must be called at their end")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import select
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.rewards.process import processor_seconds, worker_environment
-from server.sandbox.submission import HEADER_DIGITS
+from server.sandbox.submission import HEADER_DIGITS, READY
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CODE = (
@@ -30,7 +31,9 @@ class Failed(BaseException):
 
 @dataclass
 class Budget:
-    """What one submission may use in all its processes. cpu_s: processor seconds; wall_s: seconds on the clock."""
+    """What one submission may use in all its processes. cpu_s: processor seconds beyond the interpreters' own start;
+    wall_s: seconds on the clock; used_s: processor seconds of the processes that have ended.
+    """
 
     cpu_s: float
     wall_s: float
@@ -39,9 +42,9 @@ class Budget:
     used_s: float = 0.0
     started: float = field(default_factory=time.monotonic)
 
-    def check(self, pid: int) -> None:
-        """Raise Failed where the process has used up what was left."""
-        if self.used_s + processor_seconds(pid) > self.cpu_s:
+    def check(self, used_s: float) -> None:
+        """Raise Failed where a process that has used so much has used up what was left."""
+        if self.used_s + used_s > self.cpu_s:
             raise Failed(f"more than {self.cpu_s:.3g} s of processor time")
         if time.monotonic() - self.started > self.wall_s:
             raise Failed(f"no end within {self.wall_s:.3g} s on the clock")
@@ -52,8 +55,10 @@ class Confined:
 
     def __init__(self, code: str, mode: str, budget: Budget) -> None:
         """mode: "program" or "functions"."""
+        self.failure: Failed | None = None
         self._budget = budget
         self._received = b""
+        self._start_s: float | None = None
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", "-B", "-c", CODE],
             stdin=subprocess.PIPE,
@@ -87,16 +92,36 @@ class Confined:
     def run(self, text: str) -> tuple[int, bytes]:
         """A program's exit status (negative: the signal that ended it) and all it printed, given its input."""
         output = self._exchange(text.encode("utf-8", "surrogatepass"), whole=True)
+        before = _ended_children_s()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = self._process.wait(TICK_MS / 1000)
-                self._budget.used_s += processor_seconds(self._process.pid)
+                self._budget.used_s += _ended_children_s() - before - (self._start_s or 0.0)
+                self._budget.check(0.0)
                 return status, output
-            self._budget.check(self._process.pid)
+            self._budget.check(self._used_s())
 
     def ask(self, line: bytes) -> bytes:
-        """The line that answers one line; an empty one after the start is answered when the code has run."""
-        return self._exchange(line, whole=False)
+        """The line that answers one line; an empty one after the start is answered when the code has run. What it
+        raises is kept as `failure`.
+        """
+        try:
+            return self._exchange(line, whole=False)
+        except Failed as failure:
+            self.failure = failure
+            raise
+
+    def _used_s(self) -> float:
+        """Processor seconds since the interpreter had started."""
+        return 0.0 if self._start_s is None else processor_seconds(self._process.pid) - self._start_s
+
+    def _note_start(self) -> None:
+        """The first line says that the process is confined, or why it cannot be."""
+        if self._start_s is None and b"\n" in self._received:
+            line, _, self._received = self._received.partition(b"\n")
+            if line + b"\n" != READY:
+                raise RuntimeError(line.decode("utf-8", "replace"))
+            self._start_s = processor_seconds(self._process.pid)
 
     def _exchange(self, message: bytes, *, whole: bool) -> bytes:
         """Send the message; receive one line, or all there will be where `whole`. Raises Failed."""
@@ -106,7 +131,8 @@ class Confined:
         writer, reader = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(writer, False)
         while True:
-            if not whole and b"\n" in self._received:
+            self._note_start()
+            if not whole and self._start_s is not None and b"\n" in self._received:
                 line, _, self._received = self._received.partition(b"\n")
                 return line
             poll = select.poll()
@@ -120,13 +146,20 @@ class Confined:
                     unsent = unsent[_write(writer, unsent) :]
                 elif piece := os.read(reader, PIECE_BYTES):
                     self._received += piece
+                elif self._start_s is None:
+                    raise RuntimeError("a confined process did not start")
                 elif whole:
                     return self._received
                 else:
                     raise Failed("the submission ended its process")
             if len(self._received) > self._budget.output_bytes:
                 raise Failed(f"more than {self._budget.output_bytes} bytes of output")
-            self._budget.check(self._process.pid)
+            self._budget.check(self._used_s())
+
+
+def _ended_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _write(descriptor: int, unsent: memoryview) -> int:

@@ -162,7 +162,8 @@ def _handle(value: Any) -> int:
 
 def _exception(names: Any, text: Any) -> Exception:
     """The most special built-in exception among `names`."""
-    known = [name for name in names if name in EXCEPTIONS] if isinstance(names, list) else []
+    said = names if isinstance(names, list) else []
+    known = [name for name in said if isinstance(name, str) and name in EXCEPTIONS]
     message = text if isinstance(text, str) else ""
     try:
         return EXCEPTIONS[known[0]](message)

@@ -1,7 +1,8 @@
 """The confined process: it runs one piece of unread code, as a program or as functions for others to call.
 
 Standard input: eight hexadecimal digits and an order of that length (JSON: `code`, `mode`, `cpu_s`, `memory_bytes`,
-`parent`), then the program's input, or one request a line. Standard output: the program's output, or one reply a line.
+`parent`), then the program's input, or one request a line. Standard output: `READY` before the code runs, then the
+program's output, or one reply a line.
 Nothing secret is ever in this process: no expected result, no credential, no other answer.
 """
 
@@ -14,10 +15,11 @@ import sys
 import types
 from typing import Any
 
-from server.sandbox.confine import confine, die_with_parent
+from server.sandbox.confine import CannotConfine, confine, die_with_parent
 from server.sandbox.values import decode, encode, from_line, to_line
 
 HEADER_DIGITS = 8
+READY = b"ready\n"
 RAISED_STATUS = 1
 TEXT_CHARACTERS = 500
 MUTABLE = (list, dict, set, bytearray)
@@ -29,7 +31,12 @@ def main() -> None:
     die_with_parent(order["parent"])
     program = order["mode"] == "program"
     requests, replies = (0, 1) if program else _own_pipes()
-    confine(cpu_s=order["cpu_s"], memory_bytes=order["memory_bytes"], readable=[sys.prefix, sys.base_prefix])
+    try:
+        confine(cpu_s=order["cpu_s"], memory_bytes=order["memory_bytes"], readable=[sys.prefix, sys.base_prefix])
+    except CannotConfine as error:
+        _send(replies, f"{error}\n".encode())
+        return
+    _send(replies, READY)
     if program:
         run_program(order["code"])
     serve(order["code"], requests, replies)
@@ -54,11 +61,10 @@ def serve(code: str, requests: int, replies: int) -> None:
     """Run the code's definitions, then answer requests about them until the pipe ends."""
     server = _Server()
     module = _module("submission")
-    _send(replies, server.reply(lambda: exec(compile(code, "<submission>", "exec"), module.__dict__)))
+    _send(replies, to_line(server.reply(lambda: exec(compile(code, "<submission>", "exec"), module.__dict__))))
     with os.fdopen(requests, "rb") as lines:
         for line in lines:
-            request = from_line(line)
-            _send(replies, server.answer(module, request))
+            _send(replies, to_line(server.answer(module, from_line(line))))
     os._exit(0)
 
 
@@ -141,7 +147,7 @@ def _exactly(count: int) -> bytes:
     return b"".join(parts)
 
 
-def _send(descriptor: int, message: dict[str, Any]) -> None:
-    unsent = memoryview(to_line(message))
+def _send(descriptor: int, line: bytes) -> None:
+    unsent = memoryview(line)
     while unsent:
         unsent = unsent[os.write(descriptor, unsent) :]
