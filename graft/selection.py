@@ -116,6 +116,40 @@ def exchange(
     )
 
 
+def best_candidates(
+    successes: Mapping[str, Mapping[P, int]],
+    attempts: Mapping[str, Mapping[P, int]],
+    *,
+    per_slot: int,
+    edge_rates: Mapping[tuple[str, str], float] | None = None,
+    seed: int = 0,
+    min_successes: int = 1,
+    receivers: Collection[str] | None = None,
+) -> list[Transfer[P]]:
+    """The `per_slot` candidates of highest value for every slot (receiver, prompt) that `exchange` could fill.
+
+    What may be scored beforehand, to be given to it as `values`. Arguments, order and errors as for `exchange`.
+    """
+    rng = np.random.default_rng(seed)
+    board = Board(successes, attempts, rng)
+    candidates = find_candidates(
+        board,
+        complementary,
+        rng,
+        edge_rates=edge_rates or {},
+        values={},
+        min_successes=min_successes,
+        receivers=receivers,
+    )
+    taken: Counter[int] = Counter()
+    chosen = []
+    for index, slot in enumerate(candidates.slot.tolist()):
+        taken[slot] += 1
+        if taken[slot] <= per_slot:
+            chosen.append(index)
+    return _transfers(board, candidates, chosen, ())
+
+
 def any_success(
     successes: Mapping[str, Mapping[P, int]], attempts: Mapping[str, Mapping[P, int]], **options: Unpack[Options[P]]
 ) -> list[Transfer[P]]:

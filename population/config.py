@@ -19,6 +19,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from graft.methods import METHODS
+from graft.selection import exchange, random_prompts
 from population.data.presets import source_settings
 from population.data.templates import template_text
 from population.errors import ConfigError
@@ -33,6 +34,9 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 SomeShare = Annotated[float, Field(gt=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+
+# Rules that rank complementary candidates, so that a measured value changes what they choose.
+CHOOSING = (exchange, random_prompts)
 
 
 class Section(BaseModel):
@@ -214,6 +218,9 @@ class ExchangeConfig(Section):
     """Which groups move and what the gate admits (paper eq. 4 and 6-8; METHOD part 2 for N members)."""
 
     balance: Literal["circulation", "pairwise", "receiver", "none"] = "circulation"
+    router: Literal["estimated", "scored"] = Field(
+        default="estimated", description="a candidate's value: from edge rates, or by a forward pass over the best two"
+    )
     ties: bool = True
     floor: Annotated[float, Field(ge=0)] = 0.8
     normaliser: Literal["own", "bytes", "reference"] = "own"
@@ -355,6 +362,11 @@ class RunConfig(Section):
             raise ValueError(
                 f"rollouts.dynamic_sampling: it leaves out the all-fail groups that method {self.method!r} exchanges; "
                 "use it with method: grpo"
+            )
+        if self.exchange.router == "scored" and METHODS[self.method].which not in (None, *CHOOSING):
+            raise ValueError(
+                f"exchange.router: scored measures which candidate is best, and method {self.method!r} does not choose "
+                "by that; set estimated"
             )
         names = [member.name for member in self.members]
         for name in names:

@@ -41,6 +41,7 @@ class StepReport:
     """What one step did, for the record and for whoever watches.
 
     ``seconds`` is wall time by phase; ``commit`` and the CPU seconds include the commit of the step before.
+    ``scored_groups`` is how many candidates were scored before the choice.
     """
 
     step: int
@@ -50,6 +51,7 @@ class StepReport:
     updates: dict[str, UpdateReport]
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_seconds: float = 0.0
+    scored_groups: int = 0
     events: list[EventRecord] = field(default_factory=list)
     health: list[MetricRecord] = field(default_factory=list)
 
@@ -118,14 +120,21 @@ class Coordinator:
             rollouts = self.sampler.collect(step, self.prompts)
 
         # k_M(q) for all members. Candidates: k_R(q) = 0 and 1 <= k_S(q) < n; balanced, with ties (eq. 4).
+        # Their value is estimated, or measured on the best two of each slot (exchange.router: scored).
+        groups, prompt_ids = rollouts.groups, rollouts.prompt_ids
         with phase("route"):
-            counts = self.success_graph.record(step, rollouts.groups)
-            routing = self.router.route(step, counts)
+            counts = self.success_graph.record(step, groups)
+            candidates = self.router.to_score(step, counts)
+        with phase("score"):
+            self.exchange.observe(groups)
+            scored = self.exchange.score(step, candidates, groups, prompt_ids)
+            values = self.exchange.values(step, scored, groups)
+        with phase("route"):
+            routing = self.router.route(step, counts, values)
 
         # The source's text in the receiver's tokens; s (eq. 6-7), w = 1[s > floor] min(s, 1) (eq. 8); its advantages.
         with phase("exchange"):
-            self.exchange.observe(rollouts.groups)
-            grafts = self.exchange.carry_out(step, routing.grafted, rollouts.groups, rollouts.prompt_ids)
+            grafts = self.exchange.carry_out(step, routing.grafted, groups, prompt_ids, scored)
 
         # The source's group takes the failed one's place (or as the method's `how` says); own groups first, grafted
         # last; clipped objective (eq. 9-10).
@@ -139,7 +148,8 @@ class Coordinator:
 
         # g of every edge used: the mean weight that its receiver's gate gave.
         self.router.observe(edge_weights(grafts))
-        return StepReport(step, rollouts, routing, grafts, updates, phase.seconds, time.process_time() - started)
+        cpu_seconds = time.process_time() - started
+        return StepReport(step, rollouts, routing, grafts, updates, phase.seconds, cpu_seconds, len(scored))
 
     def training_batch(
         self, step: int, name: str, rollouts: StepRollouts, grafts: Sequence[Graft]

@@ -24,6 +24,8 @@ from population.router import keyed_seed
 from server.rollouts.tokenizer import MemberTokenizer
 
 Slot = tuple[str, int]
+Place = tuple[str, int, str]
+"""(receiver, prompt, source)."""
 
 
 @dataclass(frozen=True)
@@ -120,21 +122,52 @@ class Exchange:
         if self._capability is not None:
             self._capability.restore(state["capability"])
 
+    def score(
+        self,
+        step: int,
+        transfers: Sequence[Transfer],
+        groups: Mapping[str, Mapping[int, Group]],
+        prompt_ids: Mapping[str, Mapping[int, Sequence[int]]],
+    ) -> dict[Place, list[GraftedResponse]]:
+        """The transfers' groups in the receivers' tokens, with s and not yet a weight; every receiver scores all of
+        its own in one pass.
+        """
+        source_logprobs = self._source_logprobs(step, transfers, groups, prompt_ids)
+        scored: dict[Place, list[GraftedResponse]] = {}
+        for name in self._members:
+            own = [t for t in transfers if t.receiver == name]
+            scored |= self._read(step, name, own, groups, prompt_ids[name], source_logprobs)
+        return scored
+
+    def values(
+        self, step: int, scored: Mapping[Place, list[GraftedResponse]], groups: Mapping[str, Mapping[int, Group]]
+    ) -> dict[Place, float]:
+        """v of scored candidates: the sum of the weights of the group's successes over all its n responses."""
+        values = {}
+        for name in self._members:
+            own = {place: responses for place, responses in scored.items() if place[0] == name}
+            for place, responses in self._admit(step, f"value {name}", own, groups).items():
+                solved = groups[place[2]][place[1]].rewards > 0
+                values[place] = float(solved @ np.array([response.weight for response in responses])) / len(responses)
+        return values
+
     def carry_out(
         self,
         step: int,
         transfers: Sequence[Transfer],
         groups: Mapping[str, Mapping[int, Group]],
         prompt_ids: Mapping[str, Mapping[int, Sequence[int]]],
+        scored: Mapping[Place, list[GraftedResponse]] | None = None,
     ) -> dict[str, list[Graft]]:
-        """{receiver: grafts}, in the order of the transfers. Every receiver scores all it receives in one pass."""
-        source_logprobs = self._source_logprobs(step, transfers, groups, prompt_ids)
-        return {
-            name: self._receive(
-                step, name, [t for t in transfers if t.receiver == name], groups, prompt_ids[name], source_logprobs
-            )
-            for name in self._members
-        }
+        """{receiver: grafts}, in the order of the transfers. What is in ``scored`` already is not scored again."""
+        known = dict(scored or {})
+        known |= self.score(step, [t for t in transfers if place_of(t) not in known], groups, prompt_ids)
+        grafts = {}
+        for name in self._members:
+            own = [t for t in transfers if t.receiver == name]
+            admitted = self._admit(step, f"admit {name}", {place_of(t): known[place_of(t)] for t in own}, groups)
+            grafts[name] = self._with_advantages(name, {t: admitted[place_of(t)] for t in own}, groups)
+        return grafts
 
     def _source_logprobs(
         self,
@@ -161,7 +194,7 @@ class Exchange:
             found |= {slot: [next(scored) for _ in groups[name][slot[1]].responses] for slot in slots}
         return found
 
-    def _receive(
+    def _read(
         self,
         step: int,
         name: str,
@@ -169,7 +202,7 @@ class Exchange:
         groups: Mapping[str, Mapping[int, Group]],
         prompt_ids: Mapping[int, Sequence[int]],
         source_logprobs: Mapping[Slot, list[np.ndarray]],
-    ) -> list[Graft]:
+    ) -> dict[Place, list[GraftedResponse]]:
         receiver = self._members[name].tokenizer
         crossed = {
             t: [
@@ -182,8 +215,8 @@ class Exchange:
             (_array(prompt_ids[t.prompt]), c.ids) for t in transfers for c in crossed[t] if not isinstance(c, Refusal)
         ]
         scored = iter(self._score(step, name, rows))
-        arrived = {
-            t: [
+        return {
+            place_of(t): [
                 _refused(c.reason, source)
                 if isinstance(c, Refusal)
                 else self._scored(c.ids, next(scored), source, response.text)
@@ -193,29 +226,27 @@ class Exchange:
             ]
             for t in transfers
         }
-        admitted = self._admit(step, name, arrived, groups)
-        return self._with_advantages(name, admitted, groups)
 
     def _admit(
         self,
         step: int,
-        name: str,
-        arrived: Mapping[Transfer, list[GraftedResponse]],
+        purpose: str,
+        arrived: Mapping[Place, list[GraftedResponse]],
         groups: Mapping[str, Mapping[int, Group]],
-    ) -> dict[Transfer, list[GraftedResponse]]:
-        """The weight of every response that crossed, decided over all that the receiver got in the step."""
-        places = [(t, i) for t, responses in arrived.items() for i, r in enumerate(responses) if r.refusal is None]
-        slots = {prompt: number for number, prompt in enumerate(dict.fromkeys(t.prompt for t in arrived))}
+    ) -> dict[Place, list[GraftedResponse]]:
+        """The weight of every response that crossed, decided over all that one receiver got in the step."""
+        spots = [(place, i) for place, responses in arrived.items() for i, r in enumerate(responses) if not r.refusal]
+        slots = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompt for _, prompt, _ in arrived))}
         arrivals = Arrivals(
-            s=np.array([arrived[t][i].s for t, i in places], np.float64),
-            rewards=np.array([groups[t.source][t.prompt].rewards[i] for t, i in places], np.float64),
-            slot=np.array([slots[t.prompt] for t, _ in places], np.int64),
+            s=np.array([arrived[place][i].s for place, i in spots], np.float64),
+            rewards=np.array([groups[source][prompt].rewards[i] for (_, prompt, source), i in spots], np.float64),
+            slot=np.array([slots[prompt] for (_, prompt, _), _ in spots], np.int64),
         )
-        rng = np.random.default_rng(keyed_seed(self._seed, step, f"admit {name}"))
+        rng = np.random.default_rng(keyed_seed(self._seed, step, purpose))
         admission = self._how.admit(arrivals, self._settings.floor, rng)
-        admitted = {t: list(responses) for t, responses in arrived.items()}
-        for (t, i), weight, reason in zip(places, admission.weights.tolist(), admission.reasons, strict=True):
-            admitted[t][i] = replace(admitted[t][i], weight=weight, refusal=reason)
+        admitted = {place: list(responses) for place, responses in arrived.items()}
+        for (place, i), weight, reason in zip(spots, admission.weights.tolist(), admission.reasons, strict=True):
+            admitted[place][i] = replace(admitted[place][i], weight=weight, refusal=reason)
         return admitted
 
     def _with_advantages(
@@ -264,6 +295,11 @@ class Exchange:
             return []
         future = self._members[name].trainer.call("score", rows)
         return wait(future, self._deadline_s, member=name, phase="exchange", step=step)
+
+
+def place_of(transfer: Transfer) -> Place:
+    """Whose group goes where."""
+    return transfer.receiver, transfer.prompt, transfer.source
 
 
 def log_likelihood(logprobs: np.ndarray) -> float:

@@ -103,6 +103,9 @@ def _metrics(
     records.append(MetricRecord(None, "seconds_cpu", report.cpu_seconds, 1))
     if bytes_per_token is not None:
         records.append(MetricRecord(None, "bytes_per_token", bytes_per_token, 1))
+    if report.scored_groups:
+        chosen = sum(len(grafts) for grafts in report.grafts.values())
+        records.append(MetricRecord(None, "grafted_per_scored", chosen, report.scored_groups))
     records += report.health
     for name, own in report.rollouts.rollouts.items():
         records += _member_metrics(name, list(own.values()), report.seconds["sample"], report.updates[name])

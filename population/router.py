@@ -15,9 +15,12 @@ import numpy as np
 
 from graft.compatibility import updated_edge_rate
 from graft.methods import Method
-from graft.selection import Transfer, hold_out
+from graft.selection import Transfer, best_candidates, hold_out
 from population.config import ExchangeConfig
 from population.success_graph import StepCounts
+
+# Candidates per failed group whose value is measured instead of estimated, with exchange.router: scored.
+SCORED_CANDIDATES = 2
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,28 @@ class Router:
         self._receivers = receivers
         self.edge_rates: dict[tuple[str, str], float] = {}
 
-    def route(self, step: int, counts: StepCounts) -> Routing:
-        """Select the step's transfers and draw the controls. Empty for a method without exchange."""
+    def to_score(self, step: int, counts: StepCounts) -> list[Transfer]:
+        """The candidates whose value is to be measured: the best by estimate of every slot, if the router scores."""
+        settings = self._settings
+        if settings.router == "estimated" or self._method.which is None:
+            return []
+        return best_candidates(
+            counts.successes,
+            counts.attempts,
+            per_slot=SCORED_CANDIDATES,
+            edge_rates=self.edge_rates,
+            seed=keyed_seed(self._seed, step, "route"),
+            min_successes=settings.min_successes,
+            receivers=self._receivers,
+        )
+
+    def route(
+        self, step: int, counts: StepCounts, values: Mapping[tuple[str, int, str], float] | None = None
+    ) -> Routing:
+        """Select the step's transfers and draw the controls. Empty for a method without exchange.
+
+        ``values`` {(receiver, prompt, source): v} of the candidates that were scored; the others' are estimated.
+        """
         if self._method.which is None:
             return Routing((), frozenset())
         settings = self._settings
@@ -62,6 +85,7 @@ class Router:
             max_peer_share=settings.max_peer_share,
             max_source_share=settings.max_source_share,
             receivers=self._receivers,
+            values=values,
         )
         # Drawn by slot: several sources of one failed group are grafted together or not at all.
         slots = list({(t.receiver, t.prompt): t for t in transfers}.values())

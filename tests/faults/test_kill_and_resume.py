@@ -49,6 +49,7 @@ def arguments(warm_folder: Path, uid: str) -> list[str]:
         "evaluation.every_steps": 3,
         "evaluation.repeats": 2,
         "evaluation.benchmarks.heldout.limit": 24,
+        "exchange.router": "scored",
     }
     return [
         "train",

@@ -61,6 +61,10 @@ def with_recorded(**keys: object) -> dict[str, object]:
             "members: all are recorded, none is trained",
         ),
         ({"method": "stored", "exchange": {"balance": "none"}}, "method 'stored' needs a recorded member"),
+        (
+            {"method": "graft-no-balance", "exchange": {"router": "scored"}},
+            "exchange.router: scored measures which candidate is best, and method 'graft-no-balance' does not choose",
+        ),
         ({"steps": "many"}, "steps: Input should be a valid integer"),
         ({"steps": None}, "give either steps or epochs"),
         ({"epochs": 2}, "give either steps or epochs"),
@@ -82,6 +86,11 @@ def test_a_bad_value_is_refused_in_one_line_that_names_the_key(changes: dict[str
 
 def test_one_member_alone_is_fine_without_exchange() -> None:
     assert parse(small(method="grpo", members=[{"name": "a", "model": "m"}])).method == "grpo"
+
+
+@pytest.mark.parametrize("method", ["grpo", "graft", "graft-no-gate", "graft-random-prompts"])
+def test_scored_values_suit_every_method_that_ranks_candidates_or_has_none(method: str) -> None:
+    assert parse(small(method=method, exchange={"router": "scored"})).exchange.router == "scored"
 
 
 def test_overrides_reach_sections_list_entries_by_name_and_by_index() -> None:

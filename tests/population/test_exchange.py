@@ -306,6 +306,49 @@ def test_every_source_of_a_slot_enters_hacpos_pool_and_its_capability_weighs_it(
     assert restored.state() == own.state()
 
 
+def scored_slot(method: str) -> tuple[dict[str, FakeMember], Exchange, dict[str, Any], list[Transfer]]:
+    """a failed prompt 1; b's group of three texts fits a well, c's of two badly in part."""
+    members = population(receiver_logprob=-0.2) | {"c": FakeMember(Letters("one"), FlatScorer(-0.3))}
+    own = exchange(members, method, max_tokens=4)
+    c = members["c"].tokenizer
+    loose, tight = response(c, "ab", -0.1), response(c, "ba", 0.3)
+    groups = {
+        "a": {1: group("a", members["a"].tokenizer, 1, [0, 0, 0], ["zz"] * 3)},
+        "b": {1: group("b", members["b"].tokenizer, 1, [1, 0, 1], ["ab", "b", "abcdef"], logprob=-0.15)},
+        "c": {1: Group("c", 1, (tight, loose), np.array([1.0, 1.0]), np.ones(2, bool))},
+    }
+    return members, own, groups, [Transfer("a", 1, "b", 0.5), Transfer("a", 1, "c", 0.5)]
+
+
+@pytest.mark.parametrize(("method", "weigh"), [("graft", True), ("graft-no-gate", False)])
+def test_a_measured_value_is_the_weight_of_the_successes_over_all_responses(method: str, weigh: bool) -> None:
+    members, own, groups, transfers = scored_slot(method)
+    ids = {name: PROMPT for name in members}
+    values = own.values(3, own.score(3, transfers, groups, ids), groups)
+    # b: "ab" fits at s = exp(-0.05), "abcdef" is too long; c: s = exp(-0.5) lies under the floor, exp(-0.1) does not.
+    fits = [math.exp(-0.05), math.exp(-0.1)] if weigh else [1.0, 2.0]
+    assert values == {
+        ("a", 1, "b"): pytest.approx(fits[0] / 3, rel=1e-6),
+        ("a", 1, "c"): pytest.approx(fits[1] / 2, rel=1e-6),
+    }
+
+
+def test_what_was_scored_for_its_value_is_not_scored_again_and_is_admitted_the_same() -> None:
+    members, own, groups, transfers = scored_slot("graft")
+    ids = {name: PROMPT for name in members}
+    scored = own.score(3, transfers, groups, ids)
+    assert members["a"].trainer.calls == [4]
+    both = [own.carry_out(3, transfers, groups, ids, known)["a"] for known in (scored, None)]
+    assert members["a"].trainer.calls == [4, 4]
+    for one, other in zip(*both, strict=True):
+        assert one.transfer == other.transfer
+        for a, b in zip(one.responses, other.responses, strict=True):
+            assert (a.s, a.weight, a.advantage, a.refusal) == (b.s, b.weight, b.advantage, b.refusal)
+    part = {place: responses for place, responses in scored.items() if place[2] == "b"}
+    own.carry_out(3, transfers, groups, ids, part)
+    assert members["a"].trainer.calls == [4, 4, 2]
+
+
 def test_random_admission_is_drawn_anew_every_step_and_again_the_same_on_replay() -> None:
     members = population(receiver_logprob=-0.2)
     source = group("b", members["b"].tokenizer, 1, [1, 0, 0, 1], ["abcdef", "ab", "b", "ba"], logprob=-0.1)

@@ -78,6 +78,52 @@ def test_a_low_edge_rate_moves_a_slot_to_the_more_compatible_peer() -> None:
     assert [t.source for t in router.route(1, step).grafted] == ["b"]
 
 
+def test_the_two_best_candidates_by_estimate_of_every_failed_group_are_scored() -> None:
+    step = random_counts(3, members=5)
+    router = Router(METHODS["graft"], ExchangeConfig(router="scored"), 0)
+    router.edge_rates = {("m0", "m1"): 0.1, ("m0", "m2"): 0.9, ("m3", "m4"): 0.5}
+    chosen = router.to_score(3, step)
+    assert len({(t.receiver, t.prompt, t.source) for t in chosen}) == len(chosen)
+    for receiver, own in step.successes.items():
+        for prompt in own:
+            values = sorted(
+                (
+                    other[prompt] / 8 * router.edge_rates.get((receiver, source), 1.0)
+                    for source, other in step.successes.items()
+                    if source != receiver and 1 <= other[prompt] < 8
+                ),
+                reverse=True,
+            )
+            found = [t.value for t in chosen if (t.receiver, t.prompt) == (receiver, prompt)]
+            assert sorted(found, reverse=True) == pytest.approx(values[:2] if own[prompt] == 0 else [])
+    assert Router(METHODS["graft"], ExchangeConfig(), 0).to_score(3, step) == []
+    assert Router(METHODS["grpo"], ExchangeConfig(router="scored"), 0).to_score(3, step) == []
+
+
+def test_a_measured_value_decides_between_the_sources_of_a_slot() -> None:
+    step = counts({"a": {1: 0}, "b": {1: 6}, "c": {1: 2}})
+    router = Router(METHODS["graft"], ExchangeConfig(balance="none", holdout=0.0, router="scored"), 0)
+    assert [t.source for t in router.route(1, step).grafted] == ["b"]
+    (chosen,) = router.route(1, step, {("a", 1, "b"): 0.1, ("a", 1, "c"): 0.2}).grafted
+    assert (chosen.source, chosen.value) == ("c", 0.2)
+
+
+def test_with_one_source_a_slot_measured_values_change_the_order_and_nothing_else() -> None:
+    settings = ExchangeConfig(holdout=0.0, router="scored", ties=False)
+    router = Router(METHODS["graft"], settings, 0)
+    for number in range(1, 20):
+        step = random_counts(number, members=2)
+        candidates = router.to_score(number, step)
+        estimated = router.route(number, step).grafted
+        values = {(t.receiver, t.prompt, t.source): (t.prompt + 1) / 100 for t in candidates}
+        measured = router.route(number, step, values).grafted
+        for receiver in ("m0", "m1"):
+            pool = sorted(t.prompt for t in candidates if t.receiver == receiver)
+            taken = [sorted(t.prompt for t in own if t.receiver == receiver) for own in (estimated, measured)]
+            assert len(taken[0]) == len(taken[1])
+            assert taken[1] == pool[len(pool) - len(taken[1]) :]
+
+
 def test_a_checkpoint_restores_the_edge_rates() -> None:
     router = Router(METHODS["graft"], ExchangeConfig(), 0)
     router.observe({("a", "b"): [0.3], ("b", "c"): [0.0]})
