@@ -102,10 +102,10 @@ def plan(config: ConfigPath, set_: Overrides = None, overlay: Overlays = None) -
         settings = load(config, set_ or (), overlay or ())
         from population.grading import reward_service
         from population.plan import GIB, plan_dtype
-        from population.run import plan_of, prepare
+        from population.run import forecast
 
         with reward_service(settings.rewards) as rewards:
-            derived = plan_of(prepare(settings, rewards), local_folders(settings))
+            derived = forecast(settings, rewards, local_folders(settings))
         console, n = Console(), settings.rollouts.rollouts_per_prompt
         table = Table(show_header=False, title=f"{settings.name}: {derived.method}, {len(derived.members)} members")
         rows = [
@@ -134,6 +134,8 @@ def plan(config: ConfigPath, set_: Overrides = None, overlay: Overlays = None) -
                     f"{derived.holdout:.0%} held out",
                 )
             )
+        if derived.published:
+            rows.append(("counts as published, files not here yet", ", ".join(derived.published)))
         for row in rows:
             table.add_row(*row)
         console.print(table)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,10 @@ class MemberPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The derived numbers of a run; counts are per step unless the name says otherwise."""
+    """The derived numbers of a run; counts are per step unless the name says otherwise.
+
+    ``published``: the sources whose files are not on this machine, so that their published counts were taken.
+    """
 
     members: tuple[MemberPlan, ...]
     method: str
@@ -55,6 +58,7 @@ class Plan:
     floor: float
     balance: str
     holdout: float
+    published: tuple[str, ...] = ()
 
 
 def total_steps(config: RunConfig, problems: int) -> int:
@@ -63,7 +67,11 @@ def total_steps(config: RunConfig, problems: int) -> int:
 
 
 def make_plan(
-    config: RunConfig, problems: int, benchmark_problems: Mapping[str, int], folders: Mapping[str, Path]
+    config: RunConfig,
+    problems: int,
+    benchmark_problems: Mapping[str, int],
+    folders: Mapping[str, Path],
+    published: Sequence[str] = (),
 ) -> Plan:
     """Derive everything. ``problems`` is the size of the training set, ``folders`` {member: model folder} where
     known.
@@ -97,6 +105,7 @@ def make_plan(
         floor=config.exchange.floor,
         balance=config.exchange.balance,
         holdout=config.exchange.holdout,
+        published=tuple(published),
     )
 
 

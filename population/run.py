@@ -15,8 +15,9 @@ from typing import Any
 
 from population.best import BestCheckpoints
 from population.checkpoints import Checkpoints
-from population.config import RunConfig, as_dict, course, differences, digest
+from population.config import DataConfig, RunConfig, as_dict, course, differences, digest
 from population.coordinator import Coordinator, Observer
+from population.data.sources import published_problems
 from population.encoding import encode_for_all
 from population.errors import CheckpointError, DamagedCheckpoint, ResumeError
 from population.evaluation import Benchmark, load_benchmarks
@@ -80,6 +81,26 @@ def plan_of(prepared: Prepared, folders: dict[str, Path]) -> Plan:
     """The derived numbers of a prepared run."""
     sizes = {b.settings.name: len(b.problems) for b in prepared.benchmarks}
     return make_plan(prepared.config, len(prepared.problems), sizes, folders)
+
+
+def forecast(config: RunConfig, rewards: RewardService, folders: dict[str, Path]) -> Plan:
+    """The derived numbers of a run that may not be startable here yet.
+
+    Data sets are read and checked; of a preset that is not on this machine the published count is taken.
+    """
+    sections = (config.data, *config.evaluation.benchmarks)
+    published = {section.source: count for section in sections if (count := published_problems(section)) is not None}
+    if not published:
+        return plan_of(prepare(config, rewards), folders)
+
+    def size(section: DataConfig) -> int:
+        if section.source in published:
+            return published[section.source]
+        require_reward(section, section.source, rewards)
+        return len(load_problems(section, rewards.unparsable)[0])
+
+    sizes = {b.name: min(size(b) - b.skip, b.limit or 2**31) for b in config.evaluation.benchmarks}
+    return make_plan(config, size(config.data), sizes, folders, list(published))
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,11 @@ def hub_rows(data: HubData, fields: Sequence[str]) -> Iterator[Row]:
         yield from file_rows(path, fields)
 
 
+def is_here(data: HubData) -> bool:
+    """Whether the files can be read without the network."""
+    return local_copy(data.repository) is not None or bool(_cached(data))
+
+
 def data_root() -> Path:
     """Where local copies of hub data sets lie."""
     return Path(os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT)

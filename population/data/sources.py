@@ -10,7 +10,7 @@ from population.data.champ import PREFIX as CHAMP
 from population.data.champ import champ_rows
 from population.data.gym import gym_rows
 from population.data.hub import PREFIX as HUB
-from population.data.hub import HubData, hub_rows, repository_of
+from population.data.hub import HubData, hub_rows, is_here, repository_of
 from population.data.presets import GYM_PREFIX, PREFIX, PRESETS, find_preset
 from population.data.records import READERS, Row, file_rows
 from population.demo.suites import DATA_SETS
@@ -29,22 +29,31 @@ def rows(data: DataConfig) -> Iterator[Row]:
         return gym_rows(source, data.load_s)
     if source.startswith(CHAMP):
         return champ_rows(source)
-    preset = find_preset(source)
-    if preset is not None or source.startswith(HUB):
-        wanted = HubData(
-            source=source,
-            repository=preset.repository if preset else repository_of(source),
-            subset=data.subset,
-            split=data.split,
-            revision=data.revision,
-            files=preset.files if preset else (),
-            deadline_s=data.load_s,
-        )
-        return hub_rows(wanted, fields(data))
+    if find_preset(source) is not None or source.startswith(HUB):
+        return hub_rows(_wanted(data), fields(data))
     if Path(source).suffix not in READERS:
         meant = f"did you mean {PREFIX}{source}?" if source in PRESETS else f"give {KINDS}"
         raise DataError(f"{source}: unknown kind of data set; {meant}")
     return file_rows(Path(source), fields(data))
+
+
+def published_problems(data: DataConfig) -> int | None:
+    """How many problems a preset is known to hold, where its files are not on this machine; None in any other case."""
+    preset = find_preset(data.source)
+    return None if preset is None or is_here(_wanted(data)) else preset.problems or preset.rows
+
+
+def _wanted(data: DataConfig) -> HubData:
+    preset = find_preset(data.source)
+    return HubData(
+        source=data.source,
+        repository=preset.repository if preset else repository_of(data.source),
+        subset=data.subset,
+        split=data.split,
+        revision=data.revision,
+        files=preset.files if preset else (),
+        deadline_s=data.load_s,
+    )
 
 
 def fields(data: DataConfig) -> tuple[str, ...]:
