@@ -44,7 +44,7 @@ class BestCheckpoints:
         self.folder = folder
         self.rule = settings.best.rule
         roles: dict[str, Role] = {benchmark.name: benchmark.role for benchmark in settings.benchmarks}
-        self.selected_on, self.benchmarks = selecting(roles, settings.best.on)
+        self.selected_on, self.benchmarks = selecting(roles, settings.best.split)
         self._checkpoints = checkpoints
         self._deadline_s = deadline_s
         self._scores: dict[str, dict[int, dict[str, float]]] = {}

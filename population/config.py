@@ -253,7 +253,10 @@ class BestConfig(Section):
     """Which checkpoint of a member is its best (docs/evaluation.md)."""
 
     rule: Rule = Field(default="mean", description="highest unweighted mean of pass@1 over benchmarks, or the last")
-    on: Split = Field(default="auto", description="auto: the validation benchmarks where there are any, else the tests")
+    split: Split = Field(
+        default="auto",
+        description="which benchmarks select; auto: the validation ones where there are any, else the tests",
+    )
 
 
 class EvaluationConfig(Section):
@@ -273,10 +276,10 @@ class EvaluationConfig(Section):
         if len(set(names)) < len(names):
             raise ValueError("benchmarks: two benchmarks have the same name")
         roles: dict[str, Role] = {benchmark.name: benchmark.role for benchmark in self.benchmarks}
-        role, chosen = selecting(roles, self.best.on)
+        role, chosen = selecting(roles, self.best.split)
         if roles and not chosen:
             raise ValueError(
-                f"best.on: no benchmark has role: {role}; give one that role, or set evaluation.best.on: auto"
+                f"best.split: no benchmark has role: {role}; give one that role, or set evaluation.best.split: auto"
             )
         return self
 

@@ -89,13 +89,13 @@ def make_plan(
         problems=problems,
         prompts_per_step=per_step,
         samples_per_member=samples,
-        samples=samples * len(config.members),
+        samples=samples * len(config.trained),
         updates_per_member=per_step // config.update.prompts_per_minibatch,
         steps_per_epoch=problems // per_step,
         steps=steps,
         epochs=steps / max(problems // per_step, 1),
-        rollouts_total=samples * len(config.members) * steps,
-        response_tokens_at_most=samples * len(config.members) * config.rollouts.max_response_tokens,
+        rollouts_total=samples * len(config.trained) * steps,
+        response_tokens_at_most=samples * len(config.trained) * config.rollouts.max_response_tokens,
         evaluations=evaluations,
         evaluation_samples=evaluation_samples(config, benchmark_problems, ("validation", "test")),
         repeats=config.evaluation.repeats if any(b.role == "test" for b in benchmarks) else 0,
@@ -112,7 +112,7 @@ def make_plan(
 def evaluation_samples(config: RunConfig, benchmark_problems: Mapping[str, int], roles: Collection[str]) -> int:
     """Samples of all members in one evaluation on the benchmarks of these roles."""
     benchmarks = (b for b in config.evaluation.benchmarks if b.role in roles)
-    return sum(benchmark_problems[b.name] * b.responses_per_prompt for b in benchmarks) * len(config.members)
+    return sum(benchmark_problems[b.name] * b.responses_per_prompt for b in benchmarks) * len(config.trained)
 
 
 def member_plan(config: RunConfig, member: MemberConfig, folder: Path | None) -> MemberPlan:
