@@ -4,7 +4,7 @@ GRAFT := .venv/bin/graft
 STORE ?= sqlite:///runs/graft.db
 ARGS ?=
 
-.PHONY: help setup demo demo-compare demo-study dashboard test browser lint format bench clean distclean
+.PHONY: help setup demo demo-compare demo-study dashboard test browser lint format bench peers clean distclean
 .NOTPARALLEL:
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make dashboard     the dashboard over a store (STORE=$(STORE))"
 	@echo "make test          lint, types and every test"
 	@echo "make bench         one GRPO step against TRL (.venv-bench)"
+	@echo "make peers         advantages and losses against verl and TRL (.venv-peers)"
 	@echo "make lint, make format, make setup, make clean, make distclean"
 
 setup: .venv/.installed
@@ -23,6 +24,9 @@ setup: .venv/.installed
 
 .venv-bench/.installed: bench-constraints.txt tools/setup.sh
 	@tools/setup.sh bench
+
+.venv-peers/.installed: peers-constraints.txt tools/setup.sh
+	@tools/setup.sh peers
 
 demo: setup
 	@$(GRAFT) train configs/demo.yaml --dashboard $(ARGS)
@@ -54,9 +58,12 @@ test: lint browser
 bench: setup .venv-bench/.installed
 	@OMP_NUM_THREADS=1 $(PY) tests/benchmarks/run.py $(ARGS)
 
+peers: .venv-peers/.installed
+	@OMP_NUM_THREADS=1 .venv-peers/bin/python -m pytest -q -s -m peers tests/peers $(ARGS)
+
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf .venv .venv-bench
+	rm -rf .venv .venv-bench .venv-peers

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build a virtual environment in the checkout. Usage: tools/setup.sh main | bench
+# Build a virtual environment in the checkout. Usage: tools/setup.sh main | bench | peers
 #   PYTHON        the interpreter to build from (default python3)
 #   TORCH_INDEX   where torch's CPU build is looked for (default download.pytorch.org)
 #   TORCH_ANY=1   take whatever build of torch the package index offers, however large
@@ -16,7 +16,9 @@ fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 case "${1:-main}" in
 main) venv=.venv; constraints=constraints.txt; packages=(-e '.[test]') ;;
 bench) venv=.venv-bench; constraints=bench-constraints.txt; packages=(trl accelerate) ;;
-*) fail "unknown environment '$1': use main or bench" ;;
+peers) venv=.venv-peers; constraints=peers-constraints.txt
+    packages=(trl accelerate tensordict ray hydra-core codetiming pytest); alone=(verl) ;;
+*) fail "unknown environment '$1': use main, bench or peers" ;;
 esac
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
 
@@ -71,5 +73,7 @@ install_torch
 say "installing the packages of $constraints"
 "${pip[@]}" install --quiet "${packages[@]}" -c "$constraints"
 if [ "${1:-main}" = main ]; then install_gym; fi
+# What pins packages older than ours comes without its dependencies.
+if [ -n "${alone:-}" ]; then "${pip[@]}" install --quiet --no-deps "${alone[@]}" -c "$constraints"; fi
 touch "$venv/.installed"
 say "$venv is ready"
