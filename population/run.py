@@ -29,15 +29,17 @@ from population.member import (
     load_member,
     load_tokenizer,
     locate_models,
+    named_fingerprint,
     positions_of,
     warm_start_demos,
 )
 from population.placement import gather
 from population.plan import Plan, make_plan, total_steps
 from population.prompts import Problem, PromptBatches, load_problems, problems_digest
+from population.recorded import open_recordings
 from population.recording import prompt_record
 from server.rewards import RewardService
-from server.store.connections import locate
+from server.store.connections import is_empty, locate
 from server.store.reader import RunInfo, open_reader
 from server.store.records import EventRecord, LeaseError, MemberRecord, RunRecord, StoreError
 from server.store.run_state import refuse_held
@@ -123,6 +125,9 @@ def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | N
         rewards = stack.enter_context(reward_service(config.rewards))
         prepared = prepare(config, rewards)
         folders = locate_models(config)
+        recorded = open_recordings(config, prepared.prompts, prepared.steps, named_fingerprint)
+        for recording in recorded.values():
+            stack.callback(recording.close)
         if not resume:
             refuse_taken(config, uid)
         previous = find_run(prepared, uid) if resume else None
@@ -136,7 +141,7 @@ def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | N
             max_response_tokens=config.rollouts.max_response_tokens,
         )
         members = {}
-        for member in config.members:
+        for member in config.trained:
             loaded = load_member(config, member, folders[member.name], tokenizers[member.name])
             members[member.name] = loaded
             stack.callback(loaded.close)
@@ -150,7 +155,16 @@ def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | N
         )
         best = BestCheckpoints(config.folder / run_uid, config.evaluation, checkpoints, config.deadlines.checkpoint_s)
         coordinator = Coordinator(
-            config, members, prepared.prompts, prompt_ids, prepared.benchmarks, rewards, store, checkpoints, best
+            config,
+            members,
+            recorded,
+            prepared.prompts,
+            prompt_ids,
+            prepared.benchmarks,
+            rewards,
+            store,
+            checkpoints,
+            best,
         )
         first_step = begin(coordinator, prepared, run_uid, previous)
         with recorded_outcome(store), heartbeat(store):
@@ -173,7 +187,7 @@ def begin(coordinator: Coordinator, prepared: Prepared, uid: str, previous: RunI
             name=prepared.config.name,
             method=prepared.config.method,
             config=prepared.recorded_config,
-            members=tuple(MemberRecord(**describe(member)) for member in coordinator.members.values()),
+            members=tuple(member_record(coordinator, member.name) for member in prepared.config.members),
             total_steps=prepared.steps,
             seed=prepared.config.seed,
         )
@@ -184,6 +198,13 @@ def begin(coordinator: Coordinator, prepared: Prepared, uid: str, previous: RunI
         coordinator.best.restore([e for e in reader.evaluations(uid) if e.step <= step], coordinator.members)
     store.resume_run(uid, step, total_steps=prepared.steps)
     return step + 1
+
+
+def member_record(coordinator: Coordinator, name: str) -> MemberRecord:
+    """A trained or recorded member as the store keeps it."""
+    if name in coordinator.recorded:
+        return coordinator.recorded[name].described
+    return MemberRecord(**describe(coordinator.members[name]))
 
 
 def restore(coordinator: Coordinator, previous: RunInfo) -> int:
@@ -220,6 +241,10 @@ def remark(coordinator: Coordinator, prepared: Prepared, first_step: int, note: 
             store.event(EventRecord("info", text, name, first_step - 1))
     if first_step > 1:
         return
+    for name, recorded in coordinator.recorded.items():
+        text = recorded.remark(prepared.problems)
+        note(f"member {name}: {text}")
+        store.event(EventRecord("info", text, name, 0))
     store.record_prompts(prompt_record(problem) for b in prepared.benchmarks for problem in b.problems)
     skipped = [("data", prepared.skipped), *((b.settings.name, b.skipped) for b in prepared.benchmarks)]
     for place, problems in skipped:
@@ -230,7 +255,8 @@ def remark(coordinator: Coordinator, prepared: Prepared, first_step: int, note: 
 
 def refuse_taken(config: RunConfig, uid: str | None) -> None:
     """Refuse a URL that cannot hold a run, an existing store of another schema, and a uid that it already holds."""
-    if not locate(config.store_url).database.exists():
+    location = locate(config.store_url)
+    if not location.database.exists() or is_empty(location):
         return
     with open_reader(config.store_url) as reader:
         if uid is not None and any(run.uid == uid for run in reader.runs()):

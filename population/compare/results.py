@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from server.store.best import Rule, Split, choose, selecting
+from server.store.best import Rule, choose, rule_of
 from server.store.reader import Reader, RunInfo
 from server.store.records import EvaluationRecord, Role
 from server.store.scores import mean_interval
@@ -159,7 +159,7 @@ def read_result(reader: Reader, run: RunInfo, store: str) -> RunResult:
         repeats=_repeats(reader.repeats(run.uid)),
         cost=_costs(reader, run, members, steps),
         protocol=protocol,
-        selection=_selection(run.config),
+        selection=Selection(*rule_of(run.config)),
     )
 
 
@@ -175,16 +175,6 @@ def _repeats(records: Iterable[EvaluationRecord]) -> dict[str, dict[int, dict[st
     for (benchmark, step, member), values in passes.items():
         found.setdefault(benchmark, {}).setdefault(step, {})[member] = float(np.mean(values))
     return found
-
-
-def _selection(config: Mapping[str, Any]) -> Selection:
-    """The rule of a recorded configuration; the default one for a record from before there were rules."""
-    settings = config.get("evaluation", {})
-    roles: dict[str, Role] = {one["name"]: one.get("role", "test") for one in settings.get("benchmarks", ())}
-    best = settings.get("best", {})
-    rule: Rule = best.get("rule", "mean")
-    split: Split = best.get("on", "auto")
-    return Selection(rule, *selecting(roles, split))
 
 
 def recorded_members(config: Mapping[str, Any]) -> set[str]:

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, ValidationError
 
+from graft.methods import METHODS
 from population.compare.results import COSTS
 from population.config import ConfigError, RunConfig, Section, load
 from population.sweep.manifest import Manifest, ManifestArm, ManifestRun, SweepError
@@ -159,7 +160,8 @@ def _grid_arms(spec: SweepSpec, path: Path) -> Iterator[ArmSpec]:
             raise SweepError(
                 f"{path}: grid: {name!r} is too long or not plain enough to name an arm; list such arms under arms"
             )
-        yield ArmSpec(name=name, settings=settings)
+        method = METHODS.get(settings.get("method", ""))
+        yield ArmSpec(name=name, description=method.description if method else "", settings=settings)
 
 
 def _slug(value: Any) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from population.config import ConfigError, as_dict, course, differences, parse
 from population.sweep.manifest import SweepError
 from population.sweep.spec import PlannedRun
-from server.store.connections import locate
+from server.store.connections import is_empty, locate
 from server.store.reader import RunInfo, open_reader
 
 State = Literal["new", "begun", "finished"]
@@ -16,15 +15,11 @@ State = Literal["new", "begun", "finished"]
 
 def recorded(run: PlannedRun) -> RunInfo | None:
     """The run's record; None before it has one."""
-    if not database(run).is_file():
+    location = locate(run.config.store_url)
+    if not location.database.is_file() or is_empty(location):
         return None
     with open_reader(run.config.store_url) as reader:
         return next((info for info in reader.runs() if info.uid == run.uid), None)
-
-
-def database(run: PlannedRun) -> Path:
-    """The file of the run's store."""
-    return locate(run.config.store_url).database
 
 
 def state(run: PlannedRun) -> State:

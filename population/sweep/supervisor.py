@@ -20,8 +20,7 @@ import yaml
 
 from population.config import as_dict
 from population.sweep.spec import PlannedRun
-from population.sweep.state import State, database, recorded
-from server.store.records import StoreError
+from population.sweep.state import State, recorded
 
 TICK_S = 0.2
 LOOK_EVERY_S = 2.0
@@ -141,12 +140,7 @@ def tail(log: Path) -> list[str]:
 
 
 def _steps(run: PlannedRun) -> tuple[int, int]:
-    if not database(run).is_file():
-        return 0, 0
-    try:
-        info = recorded(run)
-    except StoreError:  # the run is making its store at this moment
-        return 0, 0
+    info = recorded(run)
     return (0, 0) if info is None else (info.last_step or 0, info.total_steps)
 
 

@@ -43,19 +43,26 @@ def mean_of(scores: Mapping[str, float], benchmarks: Sequence[str]) -> float:
     return math.fsum(scores[name] for name in benchmarks) / len(benchmarks)
 
 
+def rule_of(config: Mapping[str, Any]) -> tuple[Rule, Role, tuple[str, ...]]:
+    """(rule, role, names of the benchmarks that select) of a recorded configuration.
+
+    A record from before there were rules is read by the default one.
+    """
+    settings = config.get("evaluation", {})
+    roles: dict[str, Role] = {one["name"]: one.get("role", "test") for one in settings.get("benchmarks", ())}
+    best = settings.get("best", {})
+    rule: Rule = best.get("rule", "mean")
+    return (rule, *selecting(roles, best.get("split", "auto")))
+
+
 def best_checkpoints(
     config: Mapping[str, Any], members: Sequence[str], evaluations: Iterable[EvaluationSummary]
 ) -> list[BestCheckpoint]:
     """The best checkpoint of every member that has one, by the rule of a recorded configuration.
 
-    `evaluations` are the run's, in the course of training. A record from before there were rules is read by the
-    default one.
+    `evaluations` are the run's, in the course of training.
     """
-    settings = config.get("evaluation", {})
-    roles = {one["name"]: one.get("role", "test") for one in settings.get("benchmarks", ())}
-    best = settings.get("best", {})
-    rule: Rule = best.get("rule", "mean")
-    role, names = selecting(roles, best.get("on", "auto"))
+    rule, role, names = rule_of(config)
     scores: dict[str, dict[int, dict[str, float]]] = {}
     for one in evaluations:
         if one.benchmark in names:

@@ -150,6 +150,16 @@ def schema_version(connection: Connection) -> str | None:
     return None
 
 
+def is_empty(location: Location) -> bool:
+    """Whether a database holds nothing: the process that began it was killed, or is making it at this moment."""
+    engine = reader_engine(location)
+    try:
+        with readable_errors("opening", location), engine.connect() as connection:
+            return schema_version(connection) is None
+    finally:
+        engine.dispose()
+
+
 def check_version(version: str | None, location: Location) -> None:
     """SchemaError unless the database has exactly this program's schema; nothing is changed."""
     current = VERSIONS[-1]

@@ -34,9 +34,9 @@ def begin(writer: Writer, best: dict[str, str] | None, benchmarks: object = BENC
     ("best", "role", "step_of_a"),
     [
         (None, "validation", 2),
-        ({"rule": "mean", "on": "auto"}, "validation", 2),
-        ({"rule": "mean", "on": "test"}, "test", 1),
-        ({"rule": "last", "on": "auto"}, "validation", 3),
+        ({"rule": "mean", "split": "auto"}, "validation", 2),
+        ({"rule": "mean", "split": "test"}, "test", 1),
+        ({"rule": "last", "split": "auto"}, "validation", 3),
     ],
 )
 def test_the_best_checkpoint_is_read_by_the_runs_own_rule(
