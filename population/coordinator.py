@@ -25,6 +25,7 @@ from population.exchange import Exchange, Graft
 from population.member import Member
 from population.placement import gather
 from population.prompts import PromptBatches
+from population.recorded import RecordedMember
 from population.rollouts import Sampler, StepRollouts
 from population.router import Router, Routing, keyed_seed
 from population.success_graph import SuccessGraph
@@ -66,6 +67,7 @@ class Coordinator:
         self,
         config: RunConfig,
         members: Mapping[str, Member],
+        recorded: Mapping[str, RecordedMember],
         prompts: PromptBatches,
         prompt_ids: Mapping[str, PromptIds],
         benchmarks: Sequence[Benchmark],
@@ -76,6 +78,7 @@ class Coordinator:
     ) -> None:
         self.config = config
         self.members = dict(members)
+        self.recorded = dict(recorded)
         self.prompts = prompts
         self.prompt_ids = prompt_ids
         self.benchmarks = benchmarks
@@ -85,9 +88,10 @@ class Coordinator:
         self.best = best
         self.method = METHODS[config.method]
         self._commit_s = self._commit_cpu_s = 0.0
-        self.sampler = Sampler(self.members, prompt_ids, rewards, config)
-        self.success_graph = SuccessGraph(list(members), [problem.key for problem in prompts.problems])
-        self.router = Router(self.method, config.exchange, config.seed)
+        self.sampler = Sampler(self.members, self.recorded, prompt_ids, rewards, config)
+        everyone = [member.name for member in config.members]
+        self.success_graph = SuccessGraph(everyone, [problem.key for problem in prompts.problems])
+        self.router = Router(self.method, config.exchange, config.seed, receivers=tuple(members))
         self.exchange = Exchange(
             self.members,
             self.method.how,
@@ -95,6 +99,7 @@ class Coordinator:
             max_tokens=config.rollouts.max_response_tokens,
             deadline_s=config.deadlines.exchange_s,
             seed=config.seed,
+            recorded=self.recorded,
         )
 
     def run(self, first_step: int, last_step: int, observe: Observer) -> None:

@@ -14,7 +14,7 @@ from graft.admission import Arrivals
 from graft.compatibility import mean_bytes_per_token, normalised_compatibility
 from graft.groups import Group, Response
 from graft.methods import How
-from graft.retokenize import Refusal, Retokenized, retokenize
+from graft.retokenize import Fingerprinted, Refusal, Retokenized, retokenize
 from graft.selection import Transfer
 from population.capability import Capability
 from population.config import ExchangeConfig
@@ -91,8 +91,11 @@ class Exchange:
         max_tokens: int,
         deadline_s: float,
         seed: int,
+        recorded: Mapping[str, Fingerprinted] | None = None,
     ) -> None:
+        """``recorded``: the members that give from a record, of whom no model is there."""
         self._members = members
+        self._recorded = recorded or {}
         self._how = how
         self._settings = settings
         self._max_tokens = max_tokens
@@ -181,10 +184,11 @@ class Exchange:
         """
         needed = list(dict.fromkeys((t.source, t.prompt) for t in transfers))
         found: dict[Slot, list[np.ndarray]] = {}
-        for name, member in self._members.items():
+        for name in (*self._members, *self._recorded):
             slots = [slot for slot in needed if slot[0] == name]
             mode = self._settings.source_logprobs
-            if mode == "engine" or (mode == "auto" and member.exact_logprobs):
+            member = self._members.get(name)
+            if member is None or mode == "engine" or (mode == "auto" and member.exact_logprobs):
                 found |= {slot: [r.logprobs for r in groups[name][slot[1]].responses] for slot in slots}
                 continue
             rows = [
@@ -205,10 +209,7 @@ class Exchange:
     ) -> dict[Place, list[GraftedResponse]]:
         receiver = self._members[name].tokenizer
         crossed = {
-            t: [
-                self._cross(r, self._members[t.source].tokenizer, receiver)
-                for r in groups[t.source][t.prompt].responses
-            ]
+            t: [self._cross(r, self._codec(t.source), receiver) for r in groups[t.source][t.prompt].responses]
             for t in transfers
         }
         rows = [
@@ -274,7 +275,10 @@ class Exchange:
                 grafts[t] = Graft(t, responses, None if self._how.replaces else own)
         return [grafts[t] for t in admitted]
 
-    def _cross(self, response: Response, source: MemberTokenizer, receiver: MemberTokenizer) -> Retokenized | Refusal:
+    def _codec(self, source: str) -> Fingerprinted:
+        return self._recorded[source] if source in self._recorded else self._members[source].tokenizer
+
+    def _cross(self, response: Response, source: Fingerprinted, receiver: MemberTokenizer) -> Retokenized | Refusal:
         if not response.text and self._settings.normaliser != "own":
             return Refusal("empty")  # no bytes to normalise by
         return retokenize(response, source, receiver, max_tokens=self._max_tokens)

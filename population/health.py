@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from graft.complementarity import effective_sources, mixing_modulus, phi_coefficient, phi_standard_error, uptake
 from population.exchange import Graft
-from population.rollouts import StepRollouts
+from population.rollouts import Rollout, StepRollouts
 from server.store.reader import Reader
 from server.store.records import EventRecord, MetricRecord
 
@@ -46,6 +46,9 @@ def warnings(step: int, rollouts: StepRollouts, prompts_per_step: int) -> list[E
     """Named warnings of a step, one per member and cause."""
     events = []
     for name, own in rollouts.rollouts.items():
+        if any(rollout.recorded is not None for rollout in own.values()):
+            events += _changed_rewards(step, name, list(own.values()))
+            continue
         rewards = [float(reward) for rollout in own.values() for reward in rollout.group.rewards]
         finishes = [finish for rollout in own.values() for finish in rollout.finishes]
         ungraded = sum(rollout.group.errors for rollout in own.values())
@@ -74,6 +77,15 @@ def warnings(step: int, rollouts: StepRollouts, prompts_per_step: int) -> list[E
 def recent_transfers(reader: Reader, run: str, step: int) -> NDArray[np.int64]:
     """Groups carried [N, N] (receiver, source) in the PERIOD - 1 steps before ``step``."""
     return reader.pair_counts(run, step - PERIOD + 1, step - 1)["routed"].astype(np.int64)
+
+
+def _changed_rewards(step: int, name: str, own: Sequence[Rollout]) -> list[EventRecord]:
+    """A recorded member's rewards are verified anew; what differs from the record is said."""
+    changed, responses = sum(rollout.changed for rollout in own), sum(rollout.group.n for rollout in own)
+    if not changed:
+        return []
+    text = f"rewards: {changed} of {responses} recorded rewards differ from today's verdicts, which are used"
+    return [EventRecord("warning", text, name, step)]
 
 
 def measures(

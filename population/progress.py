@@ -39,7 +39,7 @@ def count(report: StepReport) -> dict[str, Counts]:
     found = {}
     for name, own in report.rollouts.rollouts.items():
         groups = [rollout.group for rollout in own.values()]
-        grafts = report.grafts[name]
+        grafts = report.grafts.get(name, [])  # a recorded member receives nothing
         found[name] = Counts(
             right=sum(group.successes for group in groups),
             rollouts=sum(group.n for group in groups),

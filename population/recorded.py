@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from population.config import MemberConfig, RecordedSource, RolloutConfig, RunConfig
 from population.errors import MemberError
-from population.prompts import Problem, PromptBatches
+from population.prompts import Problem, PromptBatches, problems_digest
 from server.store.reader import GroupRecord, MemberRecord, Reader, RunInfo, open_reader
 
 
@@ -181,17 +181,18 @@ def _visits(reader: Reader, asked: Mapping[int, Mapping[int, int]], problems: Se
 def _check_order(name: str, run: RunInfo, visits: Mapping[int, Visits], batches: PromptBatches, steps: int) -> None:
     """Every step of this run asked the same prompts in the record."""
     last, remedy = run.last_step or 0, f"or set members.{name}.source.match: prompt"
+    same_data = run.config.get("problems", {}).get("train") == problems_digest(batches.problems)
     if last < steps:
         raise _unfit(name, run, f"is recorded to step {last}, here {steps} are needed; lower steps, {remedy}")
     for step in range(1, steps + 1):
         batch = batches.batch(step)
         unknown = [problem for problem in batch if problem.key not in visits]
-        if unknown:
+        if unknown and not same_data:
             raise _unfit(
                 name, run, f"never asked {unknown[0].prompt[:40]!r} of step {step}: it had other problems; "
                 f"use its data, {remedy}"
             )  # fmt: skip
-        if any(step not in visits[problem.key].steps for problem in batch):
+        if unknown or any(step not in visits[problem.key].steps for problem in batch):
             raise _unfit(
                 name, run, f"asked other prompts in step {step}: its seed was {run.seed} and it took "
                 f"{run.config.get('data', {}).get('prompts_per_step', '?')} a step; use its seed and batch, {remedy}"

@@ -108,7 +108,7 @@ def _metrics(
         records.append(MetricRecord(None, "grafted_per_scored", chosen, report.scored_groups))
     records += report.health
     for name, own in report.rollouts.rollouts.items():
-        records += _member_metrics(name, list(own.values()), report.seconds["sample"], report.updates[name])
+        records += _member_metrics(name, list(own.values()), report.seconds["sample"], report.updates.get(name))
     records += [
         MetricRecord(receiver, f"edge_rate/{source}", rate, 1)
         for (receiver, source), rate in sorted(edge_rates.items())
@@ -117,16 +117,26 @@ def _metrics(
 
 
 def _member_metrics(
-    name: str, own: Sequence[Rollout], sample_seconds: float, update: UpdateReport
+    name: str, own: Sequence[Rollout], sample_seconds: float, update: UpdateReport | None
 ) -> list[MetricRecord]:
+    """A recorded member has no ``update``: what only sampling and training tell is missing, not 0."""
     responses = [response for rollout in own for response in rollout.group.responses]
     tokens = sum(len(response.ids) for response in responses)
-    batches = update.minibatches
-    values = {
+    values: dict[str, tuple[float, float]] = {
         "response_tokens": (tokens, len(responses)),
         "truncated": (sum(not response.finished for response in responses), len(responses)),
         "entropy": (-sum(float(response.logprobs.sum()) for response in responses), tokens),
-        "tokens_per_second_rollout": (tokens, sample_seconds),
+    }
+    if update is None:
+        values["rewards_changed"] = (sum(rollout.changed for rollout in own), len(responses))
+    else:
+        values |= {"tokens_per_second_rollout": (tokens, sample_seconds), **_update_metrics(update)}
+    return [MetricRecord(name, key, float(k), float(n)) for key, (k, n) in values.items() if n > 0]
+
+
+def _update_metrics(update: UpdateReport) -> dict[str, tuple[float, float]]:
+    batches = update.minibatches
+    values: dict[str, tuple[float, float]] = {
         "loss": (sum(b.loss for b in batches), len(batches)),
         "grad_norm": (sum(b.grad_norm for b in batches), len(batches)),
         "learning_rate": (update.learning_rate, 1),
@@ -139,4 +149,4 @@ def _member_metrics(
     for position, b in enumerate(batches):
         values[f"clip_own_mb{position}"] = (b.own_clipped, b.own_tokens)
         values[f"clip_peer_mb{position}"] = (b.peer_clipped, b.peer_tokens)
-    return [MetricRecord(name, key, float(k), float(n)) for key, (k, n) in values.items() if n > 0]
+    return values

@@ -210,15 +210,16 @@ class Gate:
     ) -> dict[Place, tuple[Outcome | None, ...]]:
         """The method's own admission over the known responses that crossed."""
         wanted = self._settings.wanted
+        slots = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompt for _, prompt, _ in arrived))}
         scored = [
-            (one.s, one.reward, place[1])
+            (one.s, one.reward, slots[place[1]])
             for place, own in arrived.items()
             for one in own
             if one is not None and one.s is not None
         ]
-        s, rewards, slots = zip(*scored, strict=True) if scored else ((), (), ())
+        s, rewards, slot = zip(*scored, strict=True) if scored else ((), (), ())
         admission = METHODS[wanted.method].how.admit(
-            Arrivals(np.array(s, np.float64), np.array(rewards, np.float64), np.array(slots, np.int64)),
+            Arrivals(np.array(s, np.float64), np.array(rewards, np.float64), np.array(slot, np.int64)),
             wanted.exchange.floor,
             np.random.default_rng(keyed_seed(wanted.seed, step, f"admit {receiver}")),
         )

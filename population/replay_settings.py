@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graft.methods import METHODS
 from population.config import ExchangeConfig, RunConfig, parse
 from population.errors import ReplayError
-from population.layers import apply_override
+from population.layers import stack
 from server.store.reader import RunInfo
 
-# The source's side of s is what was recorded: another source of it needs the models.
-FIXED = {"source_logprobs"}
+# The source's side of s is what was recorded: another needs the models. Capability only weighs advantages.
+FIXED = {"source_logprobs", "capability_batches"}
 KEYS = ("method", "seed", *(f"exchange.{name}" for name in ExchangeConfig.model_fields if name not in FIXED))
 
 
@@ -51,7 +50,13 @@ def settings_of(run: RunInfo, overrides: Sequence[str], without: Sequence[str]) 
         )
     tree = recorded_tree(run.config)
     place = f"the recorded configuration of run {run.uid}"
-    return Settings(parse(tree, place), parse(overridden(tree, overrides), place), left)
+    settings = Settings(parse(tree, place), parse(stack([(place, tree)], overrides), place), left)
+    if settings.wanted.exchange.router == "scored":
+        raise ReplayError(
+            "exchange.router: scored measures candidates with the members' models, which a replay does not load; "
+            "add --set exchange.router=estimated"
+        )
+    return settings
 
 
 def check_key(text: str) -> None:
@@ -64,24 +69,6 @@ def check_key(text: str) -> None:
     near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.7)
     hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(KEYS)}"
     raise ReplayError(f"--set {text}: a replay routes and gates, it does not train; {hint}")
-
-
-def overridden(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The tree under other settings; what a method's row fixes of the exchange comes with its name."""
-    changed = copy.deepcopy(dict(tree))
-    for text in overrides:
-        apply_override(changed, text)
-    if changed["method"] == tree["method"] or changed["method"] not in METHODS:
-        return changed
-    given = {text.partition("=")[0] for text in overrides}
-    for key, value in METHODS[changed["method"]].settings.items():
-        section, _, name = key.partition(".")
-        if section != "exchange":
-            continue
-        if key in given and changed[section][name] != value:
-            raise ReplayError(f"--set {key}: method {changed['method']} fixes it to {value}; leave one of the two out")
-        changed[section][name] = value
-    return changed
 
 
 def recorded_tree(config: Mapping[str, Any]) -> dict[str, Any]:

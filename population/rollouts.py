@@ -15,23 +15,35 @@ from population.grading import to_grade
 from population.member import Member
 from population.placement import wait
 from population.prompts import Problem, PromptBatches
+from population.recorded import RecordedMember
 from server.rewards import RewardService, Verdict
 from server.rollouts.engine import Sample, SamplingParams, TokenPrompt
+from server.store.records import GroupRecord
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One group with what the record keeps beside it: a verdict and a finish reason per response."""
+    """One group with what the record keeps beside it: a verdict and a finish reason per response.
+
+    ``recorded`` [n] are the rewards of a recorded member's group as they were recorded, None for one sampled now.
+    """
 
     group: Group
     verdicts: tuple[Verdict, ...]
     finishes: tuple[str, ...]
+    recorded: np.ndarray | None = None
+
+    @property
+    def changed(self) -> int:
+        """Responses whose reward is another than the recorded one."""
+        return 0 if self.recorded is None else int(np.count_nonzero(self.recorded != self.group.rewards))
 
 
 @dataclass(frozen=True)
 class StepRollouts:
-    """All groups of a step: {member: {prompt: ...}}, prompts in the order of `problems`, and every member's ids of the
-    prompts. ``left_out`` {member: prompts}: groups that were sampled but are not trained on (dynamic sampling).
+    """All groups of a step: {member: {prompt: ...}}, prompts in the order of `problems`, and every trained member's
+    ids of the prompts. ``left_out`` {member: prompts}: groups that were sampled but are not trained on (dynamic
+    sampling). A recorded member has no ids, and no group where it has no record.
     """
 
     problems: tuple[Problem, ...]
@@ -56,12 +68,14 @@ class Sampler:
     def __init__(
         self,
         members: Mapping[str, Member],
+        recorded: Mapping[str, RecordedMember],
         prompt_ids: Mapping[str, Mapping[int, tuple[int, ...]]],
         rewards: RewardService,
         config: RunConfig,
     ) -> None:
         """``prompt_ids`` {member: {prompt: ids}} of every prompt of the run."""
         self._members = members
+        self._recorded = recorded
         self._prompt_ids = prompt_ids
         self._rewards = rewards
         self._config = config
@@ -73,7 +87,7 @@ class Sampler:
         rounds as the configuration says; each then trains on the first `prompts_per_step` of its mixed groups.
         """
         problems = prompts.batch(step)
-        rollouts = self._sample(step, problems, list(self._members))
+        rollouts = self._sample(step, problems, [member.name for member in self._config.members])
         if not self._config.rollouts.dynamic_sampling:
             return StepRollouts(tuple(problems), rollouts, self._ids(rollouts), {})
         for number in range(self._config.rollouts.dynamic_sampling_rounds):
@@ -85,15 +99,18 @@ class Sampler:
             for name, found in self._sample(step, more, lacking).items():
                 rollouts[name] |= found
         left_out = {
-            name: frozenset(own) - set(_mixed(own)[: prompts.prompts_per_step]) for name, own in rollouts.items()
+            name: frozenset(rollouts[name]) - set(_mixed(rollouts[name])[: prompts.prompts_per_step])
+            for name in self._members
         }
         return StepRollouts(tuple(problems), rollouts, self._ids(rollouts), left_out)
 
     def _ids(self, rollouts: Mapping[str, Mapping[int, Rollout]]) -> dict[str, dict[int, tuple[int, ...]]]:
-        return {name: {prompt: self._prompt_ids[name][prompt] for prompt in own} for name, own in rollouts.items()}
+        return {name: {prompt: self._prompt_ids[name][prompt] for prompt in rollouts[name]} for name in self._members}
 
     def _sample(self, step: int, problems: Sequence[Problem], names: Sequence[str]) -> dict[str, dict[int, Rollout]]:
-        """The named members sample these problems at once; each one's responses are graded as they arrive."""
+        """The named members sample these problems at once, or are read from their records; each one's responses are
+        graded as they arrive.
+        """
         settings, deadlines = self._config.rollouts, self._config.deadlines
         sampling = {
             name: self._members[name].engine.call(
@@ -110,8 +127,17 @@ class Sampler:
                 ),
             )
             for name in names
+            if name in self._members
         }
-        grading = {}
+        said = {
+            name: self._recorded[name].groups(step, [p.key for p in problems]) for name in names if name not in sampling
+        }
+        grading = {
+            name: self._rewards.submit(
+                [to_grade(p, r.text) for p in problems if p.key in own for r in own[p.key].responses]
+            )
+            for name, own in said.items()
+        }
         samples: dict[str, list[list[Sample]]] = {}
         for name, future in sampling.items():
             samples[name] = wait(future, deadlines.sample_s, member=name, phase="sample", step=step)
@@ -123,11 +149,13 @@ class Sampler:
         for name, pending in grading.items():
             verdicts = wait(pending, deadlines.grade_s, member=name, phase="grade", step=step)
             n = settings.rollouts_per_prompt
-            rollouts[name] = {
-                p.key: _rollout(name, p.key, row, verdicts[i * n : (i + 1) * n])
-                for i, (p, row) in enumerate(zip(problems, samples[name], strict=True))
-            }
-        return rollouts
+            judged = iter(verdicts[i : i + n] for i in range(0, len(verdicts), n))
+            if name in said:
+                rollouts[name] = {prompt: _verified(group, next(judged)) for prompt, group in said[name].items()}
+            else:
+                rows = zip(problems, samples[name], strict=True)
+                rollouts[name] = {p.key: _rollout(name, p.key, row, next(judged)) for p, row in rows}
+        return {name: rollouts[name] for name in names}
 
     def _check_versions(self, name: str, samples: Sequence[Sequence[Sample]]) -> None:
         expected = self._members[name].weight_version
@@ -145,6 +173,22 @@ def _mixed(own: Mapping[int, Rollout]) -> list[int]:
 
 def _rollout(name: str, prompt: int, samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> Rollout:
     responses = tuple(Response(s.ids, s.text, s.logprobs, s.finish == "stop", s.weight_version) for s in samples)
+    return Rollout(_judged(name, prompt, responses, verdicts), tuple(verdicts), tuple(s.finish for s in samples))
+
+
+def _verified(group: GroupRecord, verdicts: Sequence[Verdict]) -> Rollout:
+    """A recorded group under the verdicts of today."""
+    said = group.responses
+    responses = tuple(Response(r.token_ids, r.text, r.logprobs, r.finish == "stop", r.weight_version) for r in said)
+    return Rollout(
+        _judged(group.member, group.prompt, responses, verdicts),
+        tuple(verdicts),
+        tuple(r.finish for r in said),
+        np.array([r.reward for r in said], dtype=np.float64),
+    )
+
+
+def _judged(name: str, prompt: int, responses: tuple[Response, ...], verdicts: Sequence[Verdict]) -> Group:
     rewards = np.array([verdict.reward for verdict in verdicts], dtype=np.float64)
     graded = np.array([verdict.graded for verdict in verdicts], dtype=bool)
-    return Rollout(Group(name, prompt, responses, rewards, graded), tuple(verdicts), tuple(s.finish for s in samples))
+    return Group(name, prompt, responses, rewards, graded)

@@ -143,10 +143,11 @@ class Recorder:
                         bytes_per_token=self._scale,
                     )
         rewards = [groups[t.source][t.prompt].responses[i].reward for t, i in scores]
+        places = list(dict.fromkeys(t.prompt for t in transfers))
         arrivals = Arrivals(
             np.array(list(scores.values()), np.float64),
             np.array(rewards, np.float64),
-            np.array([t.prompt for t, _ in scores], np.int64),
+            np.array([places.index(t.prompt) for t, _ in scores], np.int64),
         )
         rng_of_admission = np.random.default_rng(keyed_seed(self.config.seed, step, f"admit {name}"))
         admission = METHODS[self.config.method].how.admit(arrivals, exchange.floor, rng_of_admission)

@@ -60,7 +60,7 @@ def config(**rollouts: Any) -> RunConfig:
 def collect(members: dict[str, Asked], step: int = 1, **rollouts: Any) -> StepRollouts:
     ids = {name: {p.key: (5,) for p in PROBLEMS} for name in members}
     with RewardService(workers=1, timeout_s=5.0) as rewards:
-        sampler = Sampler(members, ids, rewards, config(**rollouts))  # type: ignore[arg-type]
+        sampler = Sampler(members, {}, ids, rewards, config(**rollouts))  # type: ignore[arg-type]
         return sampler.collect(step, PromptBatches(PROBLEMS, 4, seed=0))
 
 
