@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dashboard import formats
-from graft.complementarity import wilson_interval
+from graft.complementarity import uptake, wilson_interval
 from server.store.reader import EvaluationSummary, TransferRecord
 
 Array = NDArray[np.float64] | NDArray[np.int64]
@@ -81,6 +81,68 @@ def rate_curves(labels: Sequence[str], edges: Sequence[int], k: Array, n: Array)
             for hits, total in zip(k[:, slot].tolist(), n[:, slot].tolist(), strict=True)
         ]
     return curves, hover
+
+
+def value_curves(
+    labels: Sequence[str], edges: Sequence[int], value: Array, half: Array
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Frames "curves" and "hover" of `charts.curves` for values with intervals value - half .. value + half, [B, K]
+    each; NaN is a gap."""
+    buckets, lines = value.shape
+    at = np.asarray(edges[1:], dtype=np.int64)
+    curves = pd.DataFrame(
+        {
+            "member": np.tile(np.asarray(labels, dtype=object), buckets),
+            "step": np.repeat(at, lines),
+            "value": value.ravel(),
+            "low": (value - half).ravel(),
+            "high": (value + half).ravel(),
+            "lone": _lone(np.asarray(value, np.float64)).ravel(),
+        }
+    )
+    hover = pd.DataFrame({"step": at, "steps": [bucket_text(edges, bucket) for bucket in range(buckets)]})
+    for line in range(lines):
+        hover[f"m{line}"] = [
+            f"{formats.signed(middle)} ± {formats.number(width, 2)}" if math.isfinite(middle) else formats.MISSING
+            for middle, width in zip(value[:, line].tolist(), half[:, line].tolist(), strict=True)
+        ]
+    return curves, hover
+
+
+def uptake_rows(
+    labels: Sequence[str], edges: Mapping[str, Array], total: Mapping[str, int], most: int
+) -> tuple[pd.DataFrame, int]:
+    """(frame "uptake" of `health_charts.uptake`, how many pairs were left out): all together first, then the `most`
+    pairs with the most withheld visits, of those with visits of both kinds. Counts as `Reader.uptake` gives them."""
+    pairs = [
+        (f"{labels[i]} ← {labels[j]}", {name: int(counts[i, j]) for name, counts in edges.items()})
+        for i in range(len(labels))
+        for j in range(len(labels))
+        if edges["grafted_seen"][i, j] and edges["held_out_seen"][i, j]
+    ]
+    pairs.sort(key=lambda pair: -pair[1]["held_out_seen"])
+    rows = []
+    for order, (label, counts) in enumerate([("all", total), *pairs[:most]]):
+        k, n, held_k, held_n = (
+            counts[name] for name in ("grafted_solved", "grafted_seen", "held_out_solved", "held_out_seen")
+        )
+        change = uptake(k, n, held_k, held_n)
+        middle, half = 100 * change.difference, 196 * change.standard_error
+        rows.append(
+            {
+                "row": f"{label}  (n {formats.count(n)} v {formats.count(held_n)})",
+                "order": order,
+                "value": middle,
+                "low": middle - half,
+                "high": middle + half,
+                "total": order == 0,
+                "after": f"{formats.rate(k, n)} ({formats.count(k)}/{formats.count(n)})",
+                "withheld": f"{formats.rate(held_k, held_n)} ({formats.count(held_k)}/{formats.count(held_n)})",
+                "detail": f"{formats.signed(middle, 1)} ({formats.signed(middle - half, 1)} to "
+                f"{formats.signed(middle + half, 1)})",
+            }
+        )
+    return pd.DataFrame(rows), max(0, len(pairs) - most)
 
 
 def mean_lines(labels: Sequence[str], k: Array, n: Array) -> pd.DataFrame:

@@ -124,6 +124,11 @@ def nothing(text: str) -> None:
     st.markdown(f":gray[:material/hourglass_empty: {text}]")
 
 
+def exchanges(info: RunInfo) -> bool:
+    """Whether the run's method moves groups between members: all but the rows of GRPO alone do."""
+    return info.method != "grpo" and not info.method.startswith("grpo-")
+
+
 def no_steps(info: RunInfo) -> None:
     """The page of a run that has not committed a step."""
     with st.container(border=True):

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from dashboard import charts, formats, frames, parts, safe_text
+from dashboard import charts, formats, frames, health, parts, safe_text
 from dashboard.controls import Choice, Window, cell_parameter, integer_parameter, link_parameters
 from dashboard.source import Source
 from server.store.reader import PromptRow
@@ -49,6 +49,12 @@ def draw(source: Source, choice: Choice) -> None:
             _patterns(source, window)
     with parts.guarded():
         _prompts(source, window, pairs, cell)
+    beside = parts.side_by_side()
+    for panel in (health.coverage, health.correlation):
+        with beside, parts.card():
+            panel(source, window)
+    with parts.guarded():
+        health.warnings(source, window)
 
 
 def _first_cell(pairs: dict[str, np.ndarray]) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from dashboard import charts, formats, frames, parts, safe_text
+from dashboard import charts, formats, frames, health, parts, safe_text
 from dashboard.controls import Choice, Window
 from dashboard.palette import member_colour
 from dashboard.source import Source
@@ -43,6 +43,9 @@ def draw(source: Source, choice: Choice) -> None:
     with parts.guarded():
         _not_finite(source, window)
         _members(source, window, history)
+    if parts.exchanges(source.info):
+        with parts.card(stretch=False):
+            health.uptake(source, window)
     _below(source)
     width = max(np.diff(edges))
     st.caption(
@@ -52,29 +55,31 @@ def draw(source: Source, choice: Choice) -> None:
 
 
 def _cards(source: Source, window: Window) -> None:
-    """Five numbers: how far, how often a member is stuck, who helps, what the gate lets in, and whether it is alive."""
+    """How far, how often a member is stuck, who helps and what the gate lets in (with an exchange), and is it alive."""
     counts = source.ask("member_counts", window.first, window.last)
     pairs = source.ask("pair_counts", window.first, window.last)
     fails, groups = int(counts["all_fail"].sum()), int(counts["groups"].sum())
     admitted, responses = int(pairs["admitted"].sum()), int(pairs["responses"].sum())
-    with st.grid(5, min_column_width=180):
+    exchange = parts.exchanges(source.info)
+    with st.grid(5 if exchange else 3, min_column_width=180):
         _progress_card(source)
         _rate_card("All-fail groups", fails, groups, "groups", "Groups in which every rollout of the member failed.")
-        _rate_card(
-            "Rescued by a peer",
-            int(counts["received"].sum()),
-            fails,
-            "groups",
-            "All-fail groups whose place a peer's group took with at least one response that the gate admitted.",
-        )
-        _rate_card(
-            "Admitted by the gate",
-            admitted,
-            responses,
-            "responses",
-            "Transferred responses that enter the update. The others have a compatibility s at or below the floor, or "
-            "do not fit the receiver's tokens.",
-        )
+        if exchange:
+            _rate_card(
+                "Rescued by a peer",
+                int(counts["received"].sum()),
+                fails,
+                "groups",
+                "All-fail groups for which a peer's group came, with at least one response that was admitted.",
+            )
+            _rate_card(
+                "Admitted by the gate",
+                admitted,
+                responses,
+                "responses",
+                "Transferred responses that enter the update. The others have a compatibility s at or below the floor, "
+                "or do not fit the receiver's tokens.",
+            )
         _heartbeat_card(source)
 
 

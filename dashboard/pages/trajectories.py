@@ -53,13 +53,19 @@ def draw(source: Source, choice: Choice) -> None:
         place, total = _find(source, window, filters)
         if place is None:
             with st.container(border=True):
-                parts.nothing(_why_none(filters))
+                parts.nothing(_why_none(source, filters))
             return
-        _navigation(source, place, total)
+        if parts.exchanges(source.info):
+            _navigation(source, place, total)
         _group(source, place, raw)
 
 
-def _why_none(filters: Filters) -> str:
+def _why_none(source: Source, filters: Filters) -> str:
+    if not parts.exchanges(source.info):
+        return (
+            f"The method {safe_text.inline(formats.clean(source.info.method, 40))} has no exchange: no group moves. "
+            "Complementarity links to single groups."
+        )
     if filters.options():
         return "No transfer matches these filters in these steps."
     return (
@@ -199,7 +205,8 @@ def _group(source: Source, place: Place, raw: bool) -> None:
     with right:
         if giver is None or group is None:
             st.subheader("No peer group", anchor=False)
-            st.caption("No group was routed to this place in this step.")
+            none = "No group was routed to this place in this step."
+            st.caption(none if parts.exchanges(source.info) else "The run's method has no exchange.")
         else:
             responses.peer_group(group, labels[giver], transfer, floor, raw)
 

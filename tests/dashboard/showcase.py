@@ -142,6 +142,9 @@ class Showcase:
     pool: int = 400
     nan_loss_at: int | None = None
     mark: str = ""
+    # How many peers may give to one place, and the share of places that is withheld.
+    sources: int = 1
+    held_out: float = 0.15
 
     def run(self) -> RunRecord:
         """The run's record; the configuration says what the gate does."""
@@ -197,13 +200,14 @@ class Showcase:
             sources = [peer for peer in groups if peer.prompt == group.prompt and peer.mixed] if group.all_fail else []
             if not sources or rng.random() < 0.2:
                 continue
-            source = max(sources, key=lambda peer: peer.successes)
-            held_out = bool(rng.random() < 0.15)
-            grafted = () if held_out else tuple(self._grafted(rng, i, one) for i, one in enumerate(source.responses))
-            value = source.successes / source.n
-            yield TransferRecord(
-                group.member, source.member, group.prompt, value, bool(rng.random() < 0.2), held_out, grafted
-            )
+            held_out = bool(rng.random() < self.held_out)
+            for source in sorted(sources, key=lambda peer: -peer.successes)[: self.sources]:
+                moved = () if held_out else source.responses
+                grafted = tuple(self._grafted(rng, i, one) for i, one in enumerate(moved))
+                value = source.successes / source.n
+                yield TransferRecord(
+                    group.member, source.member, group.prompt, value, bool(rng.random() < 0.2), held_out, grafted
+                )
 
     def _grafted(self, rng: np.random.Generator, index: int, source: ResponseRecord) -> GraftedRecord:
         length, total = len(source.token_ids), float(source.logprobs.sum())
@@ -225,6 +229,12 @@ class Showcase:
             yield MetricRecord(name, "clip_own", float(rng.poisson(tokens * 5e-4)), tokens)
             yield MetricRecord(name, "clip_peer", float(rng.poisson(tokens * 8e-4)), tokens / 4)
             yield MetricRecord(name, "tokens_per_second_rollout", tokens, tokens / (2200 + 400 * slot))
+        solvers: dict[int, set[str]] = {}
+        for group in groups:
+            solvers.setdefault(group.prompt, set()).update([group.member] if group.successes else [])
+        yield MetricRecord(None, "union_solved", sum(map(bool, solvers.values())), len(solvers))
+        for name in self.members:
+            yield MetricRecord(name, "solved", sum(name in own for own in solvers.values()), len(solvers))
         yield MetricRecord(None, "step_seconds", 30.0 + float(rng.random()), 1.0)
 
     def evaluations(self, step: int) -> Iterator[EvaluationRecord]:

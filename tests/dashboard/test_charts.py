@@ -10,10 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dashboard import charts, frames
+from dashboard import charts, frames, health_charts
 from dashboard.palette import DARK, LIGHT, Inks, inks, member_colour, member_dash
 
 NAMES = ["Qwen3-1.7B", "a.b[c]'\"", "<img src=x onerror=alert(1)>"]
+
+
+UPTAKE = ("grafted_seen", "grafted_solved", "held_out_seen", "held_out_solved")
 
 
 def specs(colours: Inks, names: list[str]) -> dict[str, charts.Spec]:
@@ -25,6 +28,7 @@ def specs(colours: Inks, names: list[str]) -> dict[str, charts.Spec]:
         "patterns": charts.success_patterns(names, colours),
         "before_after": charts.before_after(names, colours, slots),
         "gate": charts.gate_strip(colours),
+        "uptake": health_charts.uptake(colours, len(names)),
     }
 
 
@@ -62,6 +66,8 @@ def data_columns() -> dict[str, dict[str, pd.DataFrame]]:
     }
     scores = pd.DataFrame(columns=["member", "when", "value", "low", "high", "detail"])
     means = frames.mean_lines(NAMES, ones[0], 2 * ones[0])
+    counts = {name: ones for name in UPTAKE}
+    uptake, _ = frames.uptake_rows(NAMES, counts, dict.fromkeys(UPTAKE, 1), 12)
     return {
         "curves": {"curves": curves, "hover": hover},
         "history": {"curves": curves, "hover": hover, "means": means},
@@ -69,6 +75,7 @@ def data_columns() -> dict[str, dict[str, pd.DataFrame]]:
         "patterns": patterns,
         "before_after": {"scores": scores},
         "gate": empty_gate,
+        "uptake": {"uptake": uptake},
     }
 
 
@@ -86,7 +93,7 @@ def fields_by_frame(node: Any, frame: str = "") -> Iterator[tuple[str, str]]:
         yield from fields_by_frame(value, frame)
 
 
-@pytest.mark.parametrize("kind", ["curves", "history", "heatmap", "patterns", "before_after", "gate"])
+@pytest.mark.parametrize("kind", ["curves", "history", "heatmap", "patterns", "before_after", "gate", "uptake"])
 def test_every_field_a_chart_reads_is_a_column_of_its_frame(kind: str) -> None:
     columns = {name: set(frame.columns) for name, frame in data_columns()[kind].items()}
     used = set(fields_by_frame(specs(LIGHT, NAMES)[kind]))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard import frames
-from graft.complementarity import wilson_interval
+from graft.complementarity import uptake, wilson_interval
 from server.store.reader import EvaluationSummary, GraftedRecord, TransferRecord
 
 
@@ -42,6 +42,33 @@ def test_intervals_of_arrays_are_wilsons_and_missing_where_there_is_no_case() ->
     assert share[0, 0] == 0.3
     assert (low[0, 0], high[0, 0]) == wilson_interval(3, 10)
     assert np.isnan([share[0, 1], low[0, 1], high[0, 1]]).all()
+
+
+def test_values_keep_their_intervals_and_their_gaps() -> None:
+    value, half = np.array([[0.25, math.nan], [-0.5, 0.1]]), np.array([[0.1, math.nan], [0.2, 0.3]])
+    curves, hover = frames.value_curves(["x", "y"], [0, 5, 10], value, half)
+    assert curves["member"].tolist() == ["x", "y", "x", "y"]
+    np.testing.assert_allclose(curves["low"], [0.15, math.nan, -0.7, -0.2])
+    np.testing.assert_allclose(curves["high"], [0.35, math.nan, -0.3, 0.4])
+    assert hover["m0"].tolist() == ["+0.25 ± 0.10", "−0.50 ± 0.20"]
+    assert hover["m1"].tolist() == ["–", "+0.10 ± 0.30"]
+
+
+def test_uptake_rows_put_all_first_then_the_pairs_with_most_controls() -> None:
+    names = ("grafted_seen", "grafted_solved", "held_out_seen", "held_out_solved")
+    edges = {name: np.zeros((3, 3), np.int64) for name in names}
+    for (i, j), counts in {(0, 1): (40, 30, 10, 5), (1, 0): (20, 10, 20, 10), (2, 0): (9, 3, 0, 0)}.items():
+        for name, count in zip(names, counts, strict=True):
+            edges[name][i, j] = count
+    total = dict(zip(names, (69, 43, 30, 15), strict=True))
+    rows, cut = frames.uptake_rows(["a", "b", "c"], edges, total, 12)
+    assert rows["row"].tolist() == ["all  (n 69 v 30)", "b ← a  (n 20 v 20)", "a ← b  (n 40 v 10)"]
+    assert cut == 0
+    change = uptake(30, 40, 5, 10)
+    assert rows["value"][2] == pytest.approx(25.0)
+    assert rows["high"][2] - rows["value"][2] == pytest.approx(196 * change.standard_error)
+    short, cut = frames.uptake_rows(["a", "b", "c"], edges, total, 1)
+    assert (len(short), cut) == (2, 1)
 
 
 def test_curves_leave_gaps_and_mark_lone_points() -> None:

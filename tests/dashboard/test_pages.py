@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard import source
+from dashboard import parts, safe_text, source
 from dashboard.launch import STORE_VARIABLE
+from graft.methods import METHODS
+from server.store.records import EventRecord
 from server.store.writer import Writer, open_writer
 from tests.dashboard.showcase import MODELS, Showcase, write
 
@@ -83,6 +86,8 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "twelve": (Showcase(members=MODELS, steps=4, prompts=8), 3, "finished", 3),
         "alone": (Showcase(members=MODELS[:1], steps=4), 3, "finished", 3),
         "grpo": (Showcase(steps=4, method="grpo"), 3, "finished", 0),
+        "visits": (Showcase(steps=12, pool=16, sources=2, held_out=0.4), 12, "finished", 0),
+        "no control": (Showcase(steps=4, held_out=0.0), 3, "finished", 0),
     }
     made = {}
     for kind, (scenario, until, status, every) in kinds.items():
@@ -103,7 +108,7 @@ def texts(page: AppTest) -> str:
     "kind",
     [
         "one step", "no step", "broken loss", "failed", "failed at once", "killed", "interrupted", "hostile", "twelve",
-        "alone", "grpo",
+        "alone", "grpo", "visits", "no control",
     ],
 )  # fmt: skip
 def test_every_page_draws_every_kind_of_run(opened, stores, kind: str, path: str) -> None:
@@ -141,10 +146,72 @@ def test_overview_shows_every_rate_with_its_counts_and_interval(opened, stores) 
 
 
 def test_rates_without_a_case_are_dashes_and_not_zero(opened, stores) -> None:
-    page = opened(stores["grpo"], "")
+    page = opened(stores["alone"], "")
     metrics = {metric.label: metric.value for metric in page.metric}
     assert metrics["Admitted by the gate"] == "–"
     assert "no responses" in texts(page)
+
+
+def test_a_method_without_exchange_shows_nothing_of_one_and_says_so(opened, stores) -> None:
+    page = opened(stores["grpo"], "")
+    assert [metric.label for metric in page.metric] == ["Progress", "All-fail groups", "Last heartbeat"]
+    assert "Did the grafts take" not in texts(page)
+    assert "The method grpo has no exchange" in texts(opened(stores["grpo"], "trajectories"))
+    with source.open_reader(stores["grpo"]) as store:
+        key = store.groups("latest", 1, MODELS[0])[0].prompt
+    query = {"step": "1", "prompt": str(key), "receiver": "0", "source": "1"}
+    shown = texts(opened(stores["grpo"], "trajectories", **query))
+    assert "own group" in shown
+    assert "transfers listed" not in shown
+
+
+def test_a_run_is_said_to_exchange_exactly_when_its_method_does() -> None:
+    with_method = {name: SimpleNamespace(method=name) for name in METHODS}
+    assert {name: parts.exchanges(info) for name, info in with_method.items()} == {
+        name: method.exchanges for name, method in METHODS.items()
+    }
+
+
+def test_uptake_is_shown_with_its_visits_or_why_it_is_not_known(opened, stores) -> None:
+    with source.open_reader(stores["visits"]) as store:
+        total = store.uptake("latest", 1, 12)[1]
+    met, places = total["grafted_seen"] + total["held_out_seen"], total["grafted"] + total["held_out"]
+    assert 0 < total["held_out_seen"] < met < places
+    assert f"met again so far: {met} of {places} places" in texts(opened(stores["visits"], ""))
+    assert "No group was withheld as a control" in texts(opened(stores["no control"], ""))
+    assert "met both kinds of prompt again" in texts(
+        opened(stores["visits"], "", **{"freeze": "true", "from": "12", "to": "12"})
+    )
+    assert "No group was transferred" in texts(opened(stores["alone"], ""))
+
+
+def test_the_newest_warnings_of_the_window_stand_under_the_health_curves(opened, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    with open_writer(url) as writer:
+        write(writer, Showcase(steps=6), 5, 0)
+        for step in range(1, 6):
+            writer.event(EventRecord("warning", f"<b>drift</b> {step}", MODELS[1], step))
+    shown = texts(opened(url, "complementarity"))
+    assert [f"drift\\<\\/b\\> {step}" in shown for step in range(1, 6)] == [False, False, True, True, True]
+    assert "2 earlier warnings" in shown
+
+
+def test_every_peer_of_a_place_can_be_chosen(opened, stores) -> None:
+    with source.open_reader(stores["visits"]) as store:
+        rows, _ = store.transfers("latest", 1, 12, verdict="admitted", limit=500)
+        places = [(row.step, row.prompt, row.receiver) for row in rows]
+        place = next(one for one in places if places.count(one) == 2)
+        names = [member.name for member in store.run("latest").members]
+        peers = [peer.transfer.source for peer in store.trajectory("latest", *place).peers]
+    query = {"step": str(place[0]), "prompt": str(place[1]), "receiver": str(names.index(place[2]))}
+    page = opened(stores["visits"], "trajectories", **query)
+    first, second = (safe_text.inline(name) for name in peers)
+    assert f"{first} · peer's group" in texts(page)
+    choice = next(group for group in page.button_group if (group.key or "").startswith("peer_"))
+    choice.set_value(peers[1]).run()
+    assert not page.exception
+    assert f"{second} · peer's group" in texts(page)
+    assert page.query_params["source"] in (str(names.index(peers[1])), [str(names.index(peers[1]))])
 
 
 def test_a_loss_that_is_not_a_number_is_named_not_hidden(opened, stores) -> None:
