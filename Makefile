@@ -4,13 +4,14 @@ GRAFT := .venv/bin/graft
 STORE ?= sqlite:///runs/graft.db
 ARGS ?=
 
-.PHONY: help setup demo demo-compare demo-study dashboard test browser lint format bench peers clean distclean
+.PHONY: help setup demo demo-compare demo-study demo-methods dashboard test browser lint format bench peers clean distclean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo          three tiny models learn together; dashboard on loopback (2 to 5 minutes)"
 	@echo "make demo-compare  the same seeds with and without exchange, side by side"
 	@echo "make demo-study    every arm on five seed pairs: the table of docs/demo.md (about an hour)"
+	@echo "make demo-methods  every method of the paper's tables on two seed pairs (about an hour)"
 	@echo "make dashboard     the dashboard over a store (STORE=$(STORE))"
 	@echo "make test          lint, types and every test"
 	@echo "make bench         one GRPO step against TRL (.venv-bench)"
@@ -36,6 +37,9 @@ demo-compare: setup
 
 demo-study: setup
 	@$(GRAFT) sweep configs/sweeps/demo_study.yaml $(ARGS)
+
+demo-methods: setup
+	@$(GRAFT) sweep configs/sweeps/demo_methods.yaml $(ARGS)
 
 dashboard: setup
 	@$(GRAFT) dashboard --store $(STORE) $(ARGS)

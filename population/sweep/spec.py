@@ -166,7 +166,7 @@ def _grid_arms(spec: SweepSpec, path: Path) -> Iterator[ArmSpec]:
 
 def _slug(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    return re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_")
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_")
 
 
 def _check_arms(spec: SweepSpec, arms: Sequence[ArmSpec], path: Path) -> None:
@@ -212,6 +212,7 @@ def _planned(
         config = load(
             arm.base or spec.base,
             [*(f"{key}={json.dumps(value)}" for key, value in filled.items()), *overrides, *places],
+            [*spec.overlays, *arm.overlays],
         )
     except ConfigError as error:
         raise SweepError(f"{path}: arm {arm.name!r}: {error}") from None

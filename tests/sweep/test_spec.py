@@ -57,6 +57,15 @@ def test_settings_come_in_the_order_sweep_arm_seed_command_line(tmp_path: Path) 
     assert (config.folder, config.store_url) == (Path("elsewhere"), "sqlite:///elsewhere/a-3/graft.db")
 
 
+def test_overlays_of_the_sweep_and_the_arm_lie_under_the_settings(tmp_path: Path) -> None:
+    for name, floor, steps in (("all", 0.1, 3), ("one", 0.2, 4)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({"exchange": {"floor": floor}, "steps": steps}))
+    arms = [{"name": "a"}, {"name": "b", "overlays": [str(tmp_path / "one.yaml")], "settings": {"steps": 5}}]
+    sweep = expanded(tmp_path, arms=arms, overlays=[str(tmp_path / "all.yaml")])
+    first = [(run.config.exchange.floor, run.config.steps) for run in sweep.runs[:2]]
+    assert first == [(0.1, 3), (0.2, 5)]
+
+
 def test_an_arm_may_refer_to_the_run_that_it_needs(tmp_path: Path) -> None:
     second = {
         "name": "second",
