@@ -152,6 +152,8 @@ def plan(config: ConfigPath, set_: Overrides = None, overlay: Overlays = None) -
             detail = (
                 f"{sum(parts.values()) / GIB:.3g} GiB: " + ", ".join(f"{k} {v / GIB:.2g}" for k, v in parts.items())
                 if parts
+                else "none: recorded, no model is loaded"
+                if member.recorded
                 else "not known before the model is here"
             )
             memory.add_row(member.name, member.model, f"{member.parameters:,}" if member.parameters else "–", detail)
@@ -185,7 +187,7 @@ def evaluate(
         place = folder or settings.folder / str(run) / "best"
         times = settings.evaluation.repeats if repeats is None else repeats
         records = evaluate_exported(settings, place, times)
-        manifests = {member.name: read_manifest(place / member.name) for member in settings.members}
+        manifests = {member.name: read_manifest(place / member.name) for member in settings.trained}
         print_evaluation(Console(), records, manifests, settings.evaluation.k, as_json=as_json)
 
 

@@ -22,12 +22,15 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class MemberPlan:
-    """One member's size. ``memory`` is bytes by part; both are None when the model is not on this machine yet."""
+    """One member's size. ``memory`` is bytes by part; both are None when the model is not on this machine yet.
+    ``recorded``: it gives from a record and has no model.
+    """
 
     name: str
     model: str
     parameters: int | None
     memory: dict[str, int] | None
+    recorded: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,8 @@ def member_plan(config: RunConfig, member: MemberConfig, folder: Path | None) ->
     """Parameters and memory of one member: trainer, optimiser, engine copy, KV cache and the largest pack's
     activations.
     """
+    if member.source is not None:
+        return MemberPlan(member.name, f"{member.source.member} of run {member.source.run}", None, None, recorded=True)
     if folder is None or not (folder / "config.json").is_file():
         return MemberPlan(member.name, member.model, None, None)
     whole = model_config(folder)

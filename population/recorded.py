@@ -15,6 +15,9 @@ from population.errors import MemberError
 from population.prompts import Problem, PromptBatches, problems_digest
 from server.store.reader import GroupRecord, MemberRecord, Reader, RunInfo, open_reader
 
+PREFIX = "recorded:"
+"""What the model of a recorded member begins with in the record of the run it gives to."""
+
 
 @dataclass(frozen=True)
 class Visits:
@@ -46,7 +49,7 @@ class RecordedMember:
     @property
     def described(self) -> MemberRecord:
         """The member as this run records it."""
-        model = f"recorded:{self.source.store}#{self.source.run}/{self.source.member}"
+        model = f"{PREFIX}{self.source.store}#{self.source.run}/{self.source.member}"
         return replace(self.record, name=self.name, model=model)
 
     @property

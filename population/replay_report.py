@@ -174,21 +174,12 @@ def summarise(steps: Iterable[ReplayedStep], members: Sequence[str]) -> Summary:
 def print_replay(console: Console, title: str, summary: Summary) -> None:
     """One row per edge, then and now, and what the figures rest on."""
     table = Table(title=title, title_justify="left", show_lines=True)
-    table.add_column("source → receiver")
-    for column in (
-        "routed then",
-        "now",
-        "both",
-        "only then",
-        "only now",
-        "admitted then",
-        "now",
-        "mean s\nthen, now",
-        "mean w\nthen, now",
-    ):
+    table.add_column("source →\nreceiver")
+    stacked = ("routed\nthen\nnow", "both\nonly then\nonly now")
+    for column in (*stacked, "admitted\nthen", "admitted\nnow", "mean s\nthen\nnow", "mean w\nthen\nnow"):
         table.add_column(column, justify="right")
     for (receiver, source), change in summary.edges.items():
-        table.add_row(f"{source} → {receiver}", *_cells(change))
+        table.add_row(f"{source} →\n{receiver}", *_cells(change))
     if len(summary.edges) != 1:
         table.add_row("all", *_cells(summary.total))
     console.print(table)
@@ -199,11 +190,8 @@ def print_replay(console: Console, title: str, summary: Summary) -> None:
 def _cells(change: Change) -> list[str]:
     then, now = change.then, change.now
     return [
-        _count(then.selected, then.held_out),
-        _count(now.selected, now.held_out),
-        f"{change.both:,}",
-        f"{then.selected - change.both:,}",
-        f"{now.selected - change.both:,}",
+        f"{then.selected:,}\n{now.selected:,}",
+        f"{change.both:,}\n{then.selected - change.both:,}\n{now.selected - change.both:,}",
         _admitted(then),
         _admitted(now),
         f"{_mean(then.sum_s, then.scored)}\n{_mean(now.sum_s, now.scored)}",
@@ -211,12 +199,8 @@ def _cells(change: Change) -> list[str]:
     ]
 
 
-def _count(selected: int, held_out: int) -> str:
-    return f"{selected:,}\n({held_out:,} held out)" if held_out else f"{selected:,}"
-
-
 def _admitted(side: Side) -> str:
-    lines = [f"{side.admitted / side.known:.1%}\n{side.admitted:,} of {side.known:,}"] if side.known else [ABSENT]
+    lines = [f"{side.admitted / side.known:.1%}\n{side.admitted:,}/{side.known:,}"] if side.known else [ABSENT]
     if side.interval is not None:
         lines.append(f"[{100 * side.interval[0]:.1f}, {100 * side.interval[1]:.1f}]")
     if side.unknown:
@@ -237,7 +221,7 @@ def _notes(summary: Summary) -> list[str]:
         )
     for name, side in (("then", total.then), ("now", total.now)):
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in side.refused.most_common())
-        lines.append(f"refused {name}: {reasons or 'nothing'}")
+        lines.append(f"{name}: {side.held_out:,} of {side.selected:,} held out; refused: {reasons or 'nothing'}")
     if total.now.bounds is not None:
         low, high = total.now.bounds
         lines.append(

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from graft.complementarity import uptake, wilson_interval
 from population.evaluation_report import print_best
+from population.recorded import PREFIX
 from server.store.reader import EvaluationSummary, Reader, RunInfo
 
 ABSENT = "–"
@@ -47,7 +48,8 @@ def summarise(reader: Reader, run: RunInfo, benchmark: str | None = None) -> lis
                 own[0] if own else None,
                 own[-1] if len(own) > 1 else None,
                 (int(counts["all_fail"][i]), int(counts["groups"][i])),
-                (int(counts["received"][i]), int(counts["all_fail"][i])),
+                # A recorded member never receives: that is not a rate of 0.
+                (0, 0) if member.model.startswith(PREFIX) else (int(counts["received"][i]), int(counts["all_fail"][i])),
                 (int(pairs["admitted"][i].sum()), int(pairs["responses"][i].sum())),
             )
         )

@@ -13,6 +13,8 @@ import pytest
 from population.config import RunConfig, load
 from population.coordinator import StepReport
 from population.errors import MemberError
+from population.replay_command import Question, ask
+from population.report import summarise
 from population.run import Watch, train
 from server.store.reader import EventInfo, Reader, TransferRecord, open_reader
 from server.store.records import RunRecord, StepRecord
@@ -95,6 +97,9 @@ def test_the_recorded_member_is_a_member_of_the_record(folder: Path) -> None:
         changed, responses = reader.metric("stored", "rewards_changed", 1, STEPS)
         assert (changed[1], responses[1]) == (0, STEPS * 16 * 8)
         assert warnings_of(reader, "stored") == []
+        summary = summarise(reader, reader.run("stored"))[1]
+        assert (summary.rescued, summary.all_fail[1]) == ((0, 0), STEPS * 16)
+        assert ask(url_of(folder), Question("stored"))[1].reproduced
     assert [path.name for path in (folder / "stored" / "members").iterdir()] == ["qwen3"]
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from population.cli import app
 from population.config import RunConfig, parse
-from population.plan import estimated_parameters, make_plan, member_plan, stored_parameters
+from population.plan import MemberPlan, estimated_parameters, make_plan, member_plan, stored_parameters
 
 
 def paper(**changes: object) -> RunConfig:
@@ -124,6 +124,14 @@ def test_a_nested_configuration_is_read_and_an_unknown_one_has_no_made_up_memory
 def test_a_model_that_is_not_here_yet_has_no_made_up_size() -> None:
     config = paper()
     assert member_plan(config, config.members[0], None).parameters is None
+
+
+def test_a_recorded_member_needs_no_memory_and_samples_nothing() -> None:
+    recorded = {"name": "old", "source": {"store": "sqlite:///runs/graft.db", "run": "UID", "member": "qwen3"}}
+    members = [{"name": "smollm3", "model": "HuggingFaceTB/SmolLM3-3B-Base"}, recorded]
+    plan = make_plan(paper(method="stored", members=members), 7500, {}, {})
+    assert plan.members[1] == MemberPlan("old", "qwen3 of run UID", None, None, recorded=True)
+    assert plan.samples == plan.samples_per_member == 1024
 
 
 def test_the_command_prints_the_derived_numbers() -> None:

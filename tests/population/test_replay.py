@@ -198,7 +198,7 @@ def test_the_command_prints_and_stores_the_same_numbers(recorded: Recorder, monk
     assert kept.record.settings["set"] == ["exchange.floor=0.6"]
     assert (kept.record.first_step, kept.record.last_step, document["id"]) == (1, 6, None)
     total = document["result"]["total"]
-    assert f"{total['now']['admitted']['numerator']:,} of {total['now']['admitted']['denominator']:,}" in shown.stdout
+    assert f"{total['now']['admitted']['numerator']:,}/{total['now']['admitted']['denominator']:,}" in shown.stdout
     edges = document["result"]["edges"]
     assert sum(edge["now"]["selected"] for edge in edges) == total["now"]["selected"]
     counted = [o for s in recorded.steps for t in s.transfers for o in t.responses]
