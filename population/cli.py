@@ -319,7 +319,7 @@ def db_upgrade(url: Annotated[str, typer.Argument(help="database URL of the stor
 
 def local_folders(config: RunConfig) -> dict[str, Path]:
     """The model folders that are on this machine already."""
-    return {m.name: Path(m.model) for m in config.members if Path(m.model).is_dir()}
+    return {m.name: Path(m.model) for m in config.trained if Path(m.model).is_dir()}
 
 
 def _one_thread_per_member(config: RunConfig) -> None:
