@@ -15,7 +15,15 @@ from rich.console import Console
 
 from population.config import RunConfig, parse
 from population.errors import DataError, MemberError
-from population.evaluation import MANIFEST, Benchmark, evaluate, load_benchmarks, read_manifest, wrong_votes
+from population.evaluation import (
+    MANIFEST,
+    Benchmark,
+    evaluate,
+    load_benchmarks,
+    load_exported,
+    read_manifest,
+    wrong_votes,
+)
 from population.evaluation_report import print_evaluation, scores_of, selection_notes
 from server.rewards import RewardService
 from server.rewards.verdicts import Verdict, VerdictCode
@@ -190,6 +198,19 @@ def test_selection_is_said_by_rule_and_benchmarks() -> None:
     assert "on the test sets themselves: x, y (a step 9)" in on_tests
     assert "as in the paper" in warning
     assert selection_notes([]) == []
+
+
+def test_a_recorded_member_is_not_looked_for_among_the_exported(tmp_path: Path) -> None:
+    source = {"store": "sqlite:///other.db", "run": "r", "member": "m"}
+    trained = config({"name": "x", "source": "demo:heldout"}).model_dump(mode="json")
+    settings = parse(
+        {
+            **trained, "method": "graft", "exchange": {"balance": "none"},
+            "members": [{"name": "z", "source": source}, trained["members"][0]],
+        }
+    )  # fmt: skip
+    with pytest.raises(MemberError, match="member 'a'"), load_exported(settings, tmp_path):
+        pass
 
 
 def test_a_broken_manifest_is_said_in_one_line(tmp_path: Path) -> None:
