@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,18 @@ def url_of(folder: Path) -> str:
     return f"sqlite:///{folder / 'stored.db'}"
 
 
-def run(config: RunConfig, uid: str, *, resume: bool = False) -> list[StepReport]:
-    """Train in this process; what every step did."""
+def run(config: RunConfig, uid: str, *, resume: bool = False, stop_after: int | None = None) -> list[StepReport]:
+    """Train in this process, or interrupt it after a step; what every step did."""
     reports: list[StepReport] = []
-    quiet = Watch(lambda *progress: None, lambda text: None, lambda *begin: None, reports.append)
-    train(config, quiet, uid=uid, resume=resume)
+
+    def observe(report: StepReport) -> None:
+        reports.append(report)
+        if report.step == stop_after:
+            raise KeyboardInterrupt
+
+    quiet = Watch(lambda *progress: None, lambda text: None, lambda *begin: None, observe)
+    with suppress(KeyboardInterrupt):
+        train(config, quiet, uid=uid, resume=resume)
     return reports
 
 
@@ -104,10 +112,11 @@ def test_the_recorded_member_is_a_member_of_the_record(folder: Path) -> None:
 
 
 def test_a_stopped_run_goes_on_with_its_recorded_member(folder: Path) -> None:
-    peer = recorded(folder)
-    run(configuration(folder, "steps=1", llama=peer), "resumed")
-    reports = run(configuration(folder, llama=peer), "resumed", resume=True)
-    assert [report.step for report in reports] == [2]
+    config = configuration(folder, llama=recorded(folder))
+    run(config, "resumed", stop_after=1)
+    with open_reader(url_of(folder)) as reader:
+        assert reader.run("resumed").status == "interrupted"
+    assert [report.step for report in run(config, "resumed", resume=True)] == [2]
     with open_reader(url_of(folder)) as reader:
         for step in range(1, STEPS + 1):
             assert reader.step_transfers("resumed", step) == reader.step_transfers("stored", step)
@@ -131,6 +140,16 @@ def test_rewards_are_verified_anew_and_differences_are_said(folder: Path) -> Non
         assert event.message == "rewards: 8 of 128 recorded rewards differ from today's verdicts, which are used"
         assert (event.member, event.step) == ("llama", 1)
         assert reader.step_transfers("verified", 1) == reader.step_transfers("stored", 1)
+
+
+@pytest.mark.parametrize("method", ["sgt", "hacpo", "graft-random-prompts"])
+def test_other_methods_take_a_recorded_member_too(folder: Path, method: str) -> None:
+    run(configuration(folder, "steps=1", f"method={method}", llama=recorded(folder)), method)
+    with open_reader(url_of(folder)) as reader:
+        moved = reader.step_transfers(method, 1)
+        assert {(t.receiver, t.source) for t in moved} == {("qwen3", "llama")}
+        assert any(response.refusal is None for t in moved for response in t.responses)
+        assert ask(url_of(folder), Question(method))[1].reproduced
 
 
 def test_matched_by_prompt_what_has_no_record_has_no_source(folder: Path) -> None:
