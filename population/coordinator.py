@@ -24,6 +24,7 @@ from population.evaluation import Benchmark, evaluate
 from population.exchange import Exchange, Graft
 from population.member import Member
 from population.placement import gather
+from population.processes import choose_device
 from population.prompts import PromptBatches
 from population.recorded import RecordedMember
 from population.rollouts import Sampler, StepRollouts
@@ -42,7 +43,7 @@ class StepReport:
     """What one step did, for the record and for whoever watches.
 
     ``seconds`` is wall time by phase; ``commit`` and the CPU seconds include the commit of the step before.
-    ``scored_groups`` is how many candidates were scored before the choice.
+    ``scored_groups`` is how many candidates were scored before the choice, ``gpus`` how many GPUs the run holds.
     """
 
     step: int
@@ -55,6 +56,7 @@ class StepReport:
     scored_groups: int = 0
     events: list[EventRecord] = field(default_factory=list)
     health: list[MetricRecord] = field(default_factory=list)
+    gpus: int = 0
 
 
 Observer = Callable[[StepReport], None]
@@ -88,6 +90,8 @@ class Coordinator:
         self.best = best
         self.method = METHODS[config.method]
         self._commit_s = self._commit_cpu_s = 0.0
+        # All members train and sample in this process, on its one device.
+        self._gpus = int(choose_device(config.update.device).type == "cuda")
         self.sampler = Sampler(self.members, self.recorded, prompt_ids, rewards, config)
         everyone = [member.name for member in config.members]
         self.success_graph = SuccessGraph(everyone, [problem.key for problem in prompts.problems])
@@ -154,7 +158,9 @@ class Coordinator:
         # g of every edge used: the mean weight that its receiver's gate gave.
         self.router.observe(edge_weights(grafts))
         cpu_seconds = time.process_time() - started
-        return StepReport(step, rollouts, routing, grafts, updates, phase.seconds, cpu_seconds, len(scored))
+        return StepReport(
+            step, rollouts, routing, grafts, updates, phase.seconds, cpu_seconds, len(scored), gpus=self._gpus
+        )
 
     def training_batch(
         self, step: int, name: str, rollouts: StepRollouts, grafts: Sequence[Graft]

@@ -101,6 +101,8 @@ def _metrics(
     records = [MetricRecord(None, f"seconds_{phase}", seconds, 1) for phase, seconds in report.seconds.items()]
     records.append(MetricRecord(None, "step_seconds", sum(report.seconds.values()), 1))
     records.append(MetricRecord(None, "seconds_cpu", report.cpu_seconds, 1))
+    if report.gpus:
+        records.append(MetricRecord(None, "gpu_seconds", report.gpus * sum(report.seconds.values()), 1))
     if bytes_per_token is not None:
         records.append(MetricRecord(None, "bytes_per_token", bytes_per_token, 1))
     if report.scored_groups:

@@ -213,7 +213,8 @@ def print_tables(console: Console, comparison: Comparison) -> None:
     for part in tables(comparison):
         table = Table(title=part.title, title_justify="left")
         for heading in part.headings:
-            table.add_column(heading, justify="left" if heading == "arm" else "right")
+            first = heading == "arm"
+            table.add_column(heading, justify="left" if first else "right", no_wrap=first)
         for row in part.rows:
             table.add_row(*row)
         console.print(table)

@@ -83,10 +83,10 @@ def print_plan(console: Console, checked: Checked) -> None:
     """What would be run: counts of every arm, what is done already, and the time it takes where that can be told."""
     runs, plans = checked.runs, checked.plans
     pace = _seconds_per_rollout(checked)
-    table = Table(
-        "arm", "method", "runs", "done", "steps", "rollouts of a run", "response tokens, at most", "time of a run",
-        title=f"{checked.sweep.spec.name}: {len(runs)} runs in {checked.sweep.folder}", title_justify="left",
-    )  # fmt: skip
+    table = Table(title=f"{checked.sweep.spec.name}: {len(runs)} runs in {checked.sweep.folder}", title_justify="left")
+    table.add_column("arm", no_wrap=True)
+    for heading in ("runs", "done", "steps", "rollouts", "tokens, at most", "time"):
+        table.add_column(heading, justify="right")
     left = 0.0
     for arm in checked.sweep.arms:
         own = [run for run in runs if run.arm == arm.name]
@@ -96,11 +96,12 @@ def print_plan(console: Console, checked: Checked) -> None:
         done = sum(checked.states[run.uid] == "finished" for run in own)
         left += (len(own) - done) * plan.rollouts_total * (pace or 0.0)
         table.add_row(
-            arm.name, plan.method, str(len(own)), str(done), f"{plan.steps:,}", f"{plan.rollouts_total:,}",
+            arm.name, str(len(own)), str(done), f"{plan.steps:,}", f"{plan.rollouts_total:,}",
             f"{plan.response_tokens_at_most * plan.steps:,}",
             ABSENT if pace is None else duration(plan.rollouts_total * pace),
         )  # fmt: skip
     console.print(table)
+    console.print("Steps, rollouts, response tokens and time are of one run.", highlight=False)
     total = sum(plans[run.uid].rollouts_total for run in runs)
     samples = sum(plans[run.uid].evaluations * plans[run.uid].evaluation_samples for run in runs)
     console.print(f"{total:,} rollouts and {samples:,} evaluation samples in all.", highlight=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,6 +113,11 @@ def test_what_has_no_denominator_is_missing_not_zero() -> None:
     found = metrics(report())
     for name in ("clip_peer", "engine_trainer_gap", "clip_peer_mb0"):
         assert ("b", name) not in found
+
+
+def test_gpu_seconds_are_wall_seconds_times_gpus_and_missing_without_one() -> None:
+    assert (None, "gpu_seconds") not in metrics(report())
+    assert metrics(replace(report(), gpus=2))[None, "gpu_seconds"] == (6.0, 1)
 
 
 def test_groups_and_transfers_are_recorded_whole() -> None:
