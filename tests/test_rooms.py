@@ -41,7 +41,8 @@ IMPURE = {
 GRAFT_THIRD_PARTY = {"numpy", "torch", "networkx", "scipy"}
 # What must import, and never need, the model libraries.
 LIGHT = (
-    "dashboard", "server.store", "population.config", "population.plan", "population.doctor", "population.replay_command",
+    "dashboard", "server.store", "population.config", "population.plan", "population.doctor",
+    "population.replay_command",
 )  # fmt: skip
 HEAVY = ("torch", "deepspeed", "sglang", "transformers")
 IMPORT_DEADLINE_S = 120
