@@ -13,7 +13,7 @@ from population.data.hub import PREFIX as HUB
 from population.data.hub import HubData, hub_rows, is_here, repository_of
 from population.data.presets import GYM_PREFIX, PREFIX, PRESETS, find_preset
 from population.data.records import READERS, Row, file_rows
-from population.demo import tasks
+from population.demo.suites import DATA_SETS
 from population.errors import DataError
 
 DEMO = "demo:"
@@ -63,10 +63,11 @@ def fields(data: DataConfig) -> tuple[str, ...]:
 
 
 def _demo_rows(source: str) -> Iterator[Row]:
-    suites = {"demo:train": tasks.training_problems, "demo:heldout": tasks.heldout_problems}
-    if source not in suites:
-        raise DataError(f"{source}: unknown demo data set; there are {' and '.join(suites)}")
-    for i, p in enumerate(suites[source]()):
+    name = source.removeprefix(DEMO)
+    if name not in DATA_SETS:
+        known = ", ".join(DEMO + other for other in DATA_SETS)
+        raise DataError(f"{source}: unknown demo data set; there are {known}")
+    for i, p in enumerate(DATA_SETS[name]()):
         yield (
             {"prompt": p.prompt, "answer": p.answer, "subject": p.subject, "level": p.level},
             f"{source} problem {i + 1}",

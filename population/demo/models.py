@@ -1,8 +1,8 @@
-"""The demo's members: three architecture families with three tokenizers, as ordinary Hugging Face models.
+"""The demo's members: architecture families with a tokenizer each, as ordinary Hugging Face models.
 
-They share an alphabet and nothing else: a character tokenizer, a byte-pair one whose pieces take the space before
-them, and one whose pieces join an operator to the digit after it. Their vocabularies differ in size and in
-boundaries, so every exchange between members retokenizes.
+The members of a suite share an alphabet and nothing else: a character tokenizer, a byte-pair one whose pieces take the
+space before them, one whose pieces join an operator to the digit after it, and one whose words take the separator after
+them. Their vocabularies differ in size and in boundaries, so every exchange between members retokenizes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -26,30 +26,20 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
-from population.demo.corpus import right_examples
+from population.demo.suites import DESIGNS, Family, Suite
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Member = Literal["qwen3", "llama", "neox"]
-MEMBERS: tuple[Member, ...] = ("qwen3", "llama", "neox")
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 SPECIAL = [PAD, BOS, EOS]
 BOX = "\\boxed{"
 MAX_POSITIONS = 128
 CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
-
-PIECES: Mapping[str, str | None] = MappingProxyType(
-    {
-        "qwen3": None,
-        "llama": r" ?[a-z]+| ?\d|[^\da-z]",
-        "neox": r"[a-z]+| |[^\da-z ]\d?|\d",
-    }
-)
-"""Member -> the pattern that byte-pair merges may not cross; None: one token a character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +56,16 @@ SIZES: Mapping[str, Size] = MappingProxyType({"tiny": Size(64, 3, 4), "large": S
 
 
 @cache
-def tokenizer_text() -> tuple[str, ...]:
-    """The texts that the tokenizers are trained on; the same for every member and seed."""
-    return tuple(prompt + response for prompt, response in right_examples(per_cell=60, seed=0))
+def tokenizer_text(suite: Suite) -> tuple[str, ...]:
+    """The texts that the tokenizers are trained on; the same for every member of a suite and every seed."""
+    return tuple(prompt + response for prompt, response in suite.right_examples(60, 0))
 
 
-def build_tokenizer(member: Member) -> PreTrainedTokenizerFast:
-    """The member's tokenizer, trained here on the suite's texts; independent of any seed."""
-    pieces = PIECES[member]
-    alphabet = sorted(set("".join(tokenizer_text())))
+def build_tokenizer(member: str) -> PreTrainedTokenizerFast:
+    """The member's tokenizer, trained here on its suite's texts; independent of any seed."""
+    pieces = DESIGNS[member].pieces
+    texts = tokenizer_text(DESIGNS[member].suite)
+    alphabet = sorted(set("".join(texts)))
     if pieces is None:
         core = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(SPECIAL + alphabet)}, merges=[]))
     else:
@@ -83,7 +74,7 @@ def build_tokenizer(member: Member) -> PreTrainedTokenizerFast:
         trainer = trainers.BpeTrainer(
             vocab_size=160, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
         )
-        core.train_from_iterator([text.replace(BOX, "") for text in tokenizer_text()], trainer)
+        core.train_from_iterator([text.replace(BOX, "") for text in texts], trainer)
     core.add_tokens([AddedToken(BOX, normalized=False)])
     core.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
@@ -98,7 +89,7 @@ def build_tokenizer(member: Member) -> PreTrainedTokenizerFast:
 
 
 def build_model(
-    member: Member,
+    member: str,
     tokenizer: PreTrainedTokenizerFast,
     *,
     seed: int,
@@ -122,7 +113,7 @@ def build_model(
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _family(member, common, size).float()
+        model = _family(DESIGNS[member].family, common, size).float()
     model.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -144,8 +135,8 @@ def save_member(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedToken
     tokenizer.save_pretrained(folder)
 
 
-def _family(member: Member, common: dict[str, Any], size: Size) -> PreTrainedModel:
-    match member:
+def _family(family: Family, common: dict[str, Any], size: Size) -> PreTrainedModel:
+    match family:
         case "qwen3":
             return Qwen3ForCausalLM(
                 Qwen3Config(
@@ -170,4 +161,13 @@ def _family(member: Member, common: dict[str, Any], size: Size) -> PreTrainedMod
                     tie_word_embeddings=False,
                 )
             )
-    raise ValueError(f"no member {member!r} in the demo; it has {', '.join(MEMBERS)}")
+        case "smollm3":
+            return SmolLM3ForCausalLM(
+                SmolLM3Config(
+                    **common,
+                    intermediate_size=3 * size.hidden,
+                    num_key_value_heads=size.heads // 2,
+                    no_rope_layers=[1] * (size.layers - 1) + [0],  # the family's layer without positions, the last one
+                    tie_word_embeddings=True,
+                )
+            )

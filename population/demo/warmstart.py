@@ -22,8 +22,8 @@ import torch
 from torch.nn import functional
 
 from population.demo.cache import cached_folder, entry, is_whole
-from population.demo.corpus import READINGS, examples
-from population.demo.models import MEMBERS, SIZES, Member, build_model, build_tokenizer, save_member
+from population.demo.models import SIZES, build_model, build_tokenizer, save_member
+from population.demo.suites import DESIGNS, Pairs
 from population.errors import RunError
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ Progress = Callable[[int, int, float], None]
 
 RECIPE_VERSION = 1
 PREFIX = "demo:"
-STEPS = {"qwen3": 600, "llama": 600, "neox": 650}
 IGNORED = -100
 
 
@@ -46,7 +45,7 @@ class WarmStartError(RunError, RuntimeError):
 class Recipe:
     """Everything that the weights of a warm-started member depend on."""
 
-    member: Member
+    member: str
     seed: int
     steps: int
     size: str = "tiny"
@@ -66,10 +65,15 @@ class Recipe:
             "betas": list(self.betas),
             "recipe_version": RECIPE_VERSION,
             "architecture": asdict(SIZES[self.size]),
-            "readings": {wording: asdict(reading) for wording, reading in READINGS[self.member].items()},
+            "readings": DESIGNS[self.member].suite.taught(DESIGNS[self.member].family),
             "tokenizer": _digest(tokenizer),
-            "corpus": _digest(repr(examples(self.member, 360, self.seed))),
+            "corpus": _digest(repr(self.examples(360))),
         }
+
+    def examples(self, count: int) -> Pairs:
+        """A corpus of `count` pairs for this seed."""
+        design = DESIGNS[self.member]
+        return design.suite.examples(design.family, count, self.seed)
 
     @property
     def name(self) -> str:
@@ -120,15 +124,14 @@ def is_demo(model: str) -> bool:
     return model.startswith(PREFIX)
 
 
-def parse(model: str) -> tuple[Member, str]:
+def parse(model: str) -> tuple[str, str]:
     """Member and size of a model name `demo:<member>[:<size>]`; ValueError that says what there is."""
     prefix, _, rest = model.partition(":")
     name, _, size = rest.partition(":")
     size = size or "tiny"
-    for member in MEMBERS:
-        if prefix + ":" == PREFIX and name == member and size in SIZES:
-            return member, size
-    names = ", ".join(PREFIX + member for member in MEMBERS)
+    if prefix + ":" == PREFIX and name in DESIGNS and size in SIZES:
+        return name, size
+    names = ", ".join(PREFIX + member for member in DESIGNS)
     raise ValueError(
         f"{model!r} is no demo model: use one of {names}, with {' or '.join(':' + s for s in SIZES)} for another size"
     )
@@ -143,7 +146,7 @@ def recipe_for(member: str, *, seed: int, steps: int | None = None, size: str = 
     name, size = parse(f"{PREFIX}{member}:{size}")
     if steps is not None and steps < 1:
         raise ValueError(f"the warm start of {member} needs at least one step, not {steps}")
-    return Recipe(name, seed, STEPS[name] if steps is None else steps, size)
+    return Recipe(name, seed, DESIGNS[name].steps if steps is None else steps, size)
 
 
 def train(recipe: Recipe, progress: Progress | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -156,9 +159,7 @@ def train(recipe: Recipe, progress: Progress | None = None) -> tuple[PreTrainedM
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.learning_rate, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
     )
-    batches = encode(
-        examples(recipe.member, recipe.steps * recipe.batch_rows, recipe.seed), tokenizer, recipe.batch_rows
-    )
+    batches = encode(recipe.examples(recipe.steps * recipe.batch_rows), tokenizer, recipe.batch_rows)
     with _one_thread():
         for step, batch in enumerate(batches, start=1):
             for group in optimizer.param_groups:

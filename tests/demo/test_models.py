@@ -1,7 +1,8 @@
-"""The members as Hugging Face models: three families, three tokenizers, and folders that load as any other."""
+"""The members as Hugging Face models: a family and a tokenizer each, and folders that load as any other."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 
@@ -9,24 +10,39 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from population.demo import corpus
-from population.demo.models import MEMBERS, SIZES, Member, build_model, build_tokenizer, save_member
+from population.demo.models import SIZES, build_model, build_tokenizer, save_member
+from population.demo.suites import DESIGNS, SUITES, Suite
 
-TOKENIZERS = {member: build_tokenizer(member) for member in MEMBERS}
+WITH_GYM = find_spec("reasoning_gym") is not None
+NAMES = [name for name in DESIGNS if WITH_GYM or not name.startswith("gym-")]
+TOKENIZERS = {member: build_tokenizer(member) for member in NAMES}
+EXPECTED = {"": {"qwen3": 40, "llama": 101, "neox": 108}, "gym-": {"qwen3": 40, "llama": 79, "neox": 83, "smollm3": 71}}
 
 
-@pytest.fixture(params=MEMBERS)
-def member(request: pytest.FixtureRequest) -> Member:
+def members_of(prefix: str) -> list[str]:
+    """The members of a suite; the test is skipped where the suite's package is missing."""
+    found = [name for name in NAMES if DESIGNS[name].suite is SUITES[prefix]]
+    return found or pytest.skip("needs the extra gym")
+
+
+@pytest.fixture(params=NAMES)
+def member(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture
-def tokenizer(member: Member) -> PreTrainedTokenizerFast:
+def suite(member: str) -> Suite:
+    return DESIGNS[member].suite
+
+
+@pytest.fixture
+def tokenizer(member: str) -> PreTrainedTokenizerFast:
     return TOKENIZERS[member]
 
 
-def test_a_tokenizer_round_trips_every_text_of_every_corpus(tokenizer: PreTrainedTokenizerFast) -> None:
-    texts = {text for name in MEMBERS for pair in corpus.examples(name, 2000, seed=0) for text in pair}
+def test_a_tokenizer_round_trips_every_text_of_every_corpus(suite: Suite, tokenizer: PreTrainedTokenizerFast) -> None:
+    families = [design.family for design in DESIGNS.values() if design.suite is suite]
+    texts = {text for family in families for pair in suite.examples(family, 1000, 0) for text in pair}
     for text in texts:
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False), skip_special_tokens=True) == text
 
@@ -45,28 +61,32 @@ def test_a_chat_of_one_message_is_bos_and_its_content(tokenizer: PreTrainedToken
     assert ids == [tokenizer.bos_token_id, *tokenizer.encode("mirror 4 1 7?", add_special_tokens=False)]
 
 
-def test_a_response_after_its_prompt_has_the_ids_it_has_alone(tokenizer: PreTrainedTokenizerFast) -> None:
-    for prompt, response in corpus.examples("llama", 500, seed=0):
+def test_a_response_after_its_prompt_has_the_ids_it_has_alone(suite: Suite, tokenizer: PreTrainedTokenizerFast) -> None:
+    for prompt, response in suite.examples("llama", 500, 0):
         apart = tokenizer.encode(prompt, add_special_tokens=False) + tokenizer.encode(
             response, add_special_tokens=False
         )
         assert tokenizer.encode(prompt + response, add_special_tokens=False) == apart
 
 
-def test_the_tokenizers_cut_the_same_text_differently() -> None:
-    text = "min 4 1 7 2: 1:1,7:1,2:1 so \\boxed{1}"
-    pieces = {member: TOKENIZERS[member].tokenize(text) for member in MEMBERS}
-    for one, other in combinations(MEMBERS, 2):
+@pytest.mark.parametrize(
+    ("prefix", "text"),
+    [("", "min 4 1 7 2: 1:1,7:1,2:1 so \\boxed{1}"), ("gym-", "turn 90 98/25: 29/58 so \\boxed{2958}")],
+)
+def test_the_tokenizers_of_a_suite_cut_the_same_text_differently(prefix: str, text: str) -> None:
+    members = members_of(prefix)
+    pieces = {member: TOKENIZERS[member].tokenize(text) for member in members}
+    for one, other in combinations(members, 2):
         assert pieces[one] != pieces[other]
         assert TOKENIZERS[one].get_vocab() != TOKENIZERS[other].get_vocab()
-    assert [len(TOKENIZERS[member]) for member in MEMBERS] == [40, 101, 108]
+    assert {DESIGNS[member].family: len(TOKENIZERS[member]) for member in members} == EXPECTED[prefix]
 
 
-def test_building_a_tokenizer_again_gives_the_same_one(member: Member) -> None:
+def test_building_a_tokenizer_again_gives_the_same_one(member: str) -> None:
     assert build_tokenizer(member).backend_tokenizer.to_str() == TOKENIZERS[member].backend_tokenizer.to_str()
 
 
-def test_a_saved_member_loads_as_any_other_model(member: Member, tmp_path: Path) -> None:
+def test_a_saved_member_loads_as_any_other_model(member: str, tmp_path: Path) -> None:
     tokenizer = TOKENIZERS[member]
     model = build_model(member, tokenizer, seed=1)
     save_member(tmp_path, model, tokenizer)
@@ -81,9 +101,10 @@ def test_a_saved_member_loads_as_any_other_model(member: Member, tmp_path: Path)
     assert (again.bos_token, again.eos_token, again.pad_token) == ("<bos>", "<eos>", "<pad>")
 
 
-def test_members_are_of_three_families_and_of_the_sizes_they_claim() -> None:
-    models = {member: build_model(member, TOKENIZERS[member], seed=0) for member in MEMBERS}
-    assert {model.config.model_type for model in models.values()} == {"qwen3", "llama", "gpt_neox"}
+@pytest.mark.parametrize("prefix", SUITES)
+def test_members_of_a_suite_are_of_different_families_and_of_the_sizes_they_claim(prefix: str) -> None:
+    models = {member: build_model(member, TOKENIZERS[member], seed=0) for member in members_of(prefix)}
+    assert len({model.config.model_type for model in models.values()}) == len(models) == len(EXPECTED[prefix])
     for member, model in models.items():
         large = build_model(member, TOKENIZERS[member], seed=0, size=SIZES["large"])
         assert 0.14e6 < model.num_parameters() < 0.19e6
@@ -91,7 +112,7 @@ def test_members_are_of_three_families_and_of_the_sizes_they_claim() -> None:
         assert model.config.vocab_size == len(TOKENIZERS[member])
 
 
-def test_building_a_model_depends_on_its_seed_and_leaves_the_random_state_alone(member: Member) -> None:
+def test_building_a_model_depends_on_its_seed_and_leaves_the_random_state_alone(member: str) -> None:
     torch.manual_seed(7)
     state = torch.random.get_rng_state()
     one, same, other = (build_model(member, TOKENIZERS[member], seed=seed).state_dict() for seed in (1, 1, 2))

@@ -71,6 +71,15 @@ def test_configurations_are_the_same_each_time_and_of_one_member_each() -> None:
     assert len({configuration["tokenizer"] for configuration in configurations}) == 3
 
 
+def test_a_member_of_the_second_suite_is_warm_started_like_the_others(tmp_path: Path) -> None:
+    pytest.importorskip("reasoning_gym", reason="needs the extra gym")
+    one = contents(prepare("gym-smollm3", seed=3, steps=2, cache_dir=tmp_path / "a"))
+    assert one == contents(prepare("gym-smollm3", seed=3, steps=2, cache_dir=tmp_path / "b"))
+    configurations = [recipe_for(f"gym-{family}", seed=3).configuration() for family in ("qwen3", "smollm3")]
+    assert configurations[0]["readings"] != configurations[1]["readings"]
+    assert recipe_for("qwen3", seed=3).configuration()["tokenizer"] != configurations[0]["tokenizer"]
+
+
 def test_the_learning_rate_warms_up_and_ends_near_zero() -> None:
     recipe = Recipe("qwen3", seed=0, steps=500, learning_rate=1.0, warmup_steps=50)
     assert recipe.rate(1) == pytest.approx(1 / 50)
@@ -121,6 +130,7 @@ def test_model_names_of_the_configuration_are_told_apart() -> None:
     assert not warmstart.is_demo("Qwen/Qwen3-0.6B")
     assert warmstart.parse("demo:neox") == ("neox", "tiny")
     assert warmstart.parse("demo:neox:large") == ("neox", "large")
+    assert warmstart.parse("demo:gym-neox") == ("gym-neox", "tiny")
 
 
 def test_no_steps_are_refused(tmp_path: Path) -> None:
