@@ -205,13 +205,14 @@ def test_navigation_keeps_the_choices_of_the_sidebar(visit: Any) -> None:
     tab = visit("/?live=10s&last=10")
     tab.page.get_by_role("link", name="Trajectories").first.click()
     tab.waits_for("transfer 1 of")
-    assert "live=10s" in tab.page.url
-    assert "last=10" in tab.page.url
+    tab.waits_for_address("live=10s")
+    tab.waits_for_address("last=10")
 
 
 @pytest.mark.parametrize("path", ["/", "/complementarity", "/trajectories", "/trajectories?view=Raw"])
 def test_hostile_names_and_texts_stay_text(visit: Any, path: str) -> None:
     tab = visit(path + ("&" if "?" in path else "?") + "run=hostile&live=off", "evil" if "traj" in path else "revision")
+    tab.page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=WAIT_MS)
     tab.page.wait_for_timeout(1_500)
     main = tab.page.locator(MAIN)
     addresses = [link.get_attribute("href") or "" for link in main.locator("a").all()]
