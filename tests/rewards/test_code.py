@@ -22,6 +22,7 @@ from server.sandbox.examiner import BadTests, FunctionTests, ProgramTests
 
 NAME = "server.rewards.code:score"
 PATIENCE_S = 60.0
+HOSTILE_S = 1.5  # what a hostile submission may cost; the others may take what a loaded machine needs
 SECRET = 918273645546
 
 
@@ -42,7 +43,7 @@ def confined_processes() -> list[psutil.Process]:
 @pytest.fixture(scope="module")
 def service() -> Iterator[RewardService]:
     """One worker for all tests of this file, so that whatever one submission leaves behind meets the next."""
-    with RewardService(timeout_s=1.5) as shared:
+    with RewardService(timeout_s=PATIENCE_S) as shared:
         try:
             shared.load_reward(NAME)
         except BadReward as error:
@@ -52,8 +53,8 @@ def service() -> Iterator[RewardService]:
         yield shared
 
 
-def graded(service: RewardService, code: str, tests: str) -> Verdict:
-    (verdict,) = service.grade([item(code, tests)])
+def graded(service: RewardService, code: str, tests: str, timeout_s: float = PATIENCE_S) -> Verdict:
+    (verdict,) = service.grade([item(code, tests)], timeout_s=timeout_s)
     return verdict
 
 
@@ -283,9 +284,8 @@ assert f(4) == {SECRET}
 
 @pytest.mark.parametrize("case", NO_OTHER)
 def test_a_hostile_submission_has_failed_and_costs_nothing_else(service: RewardService, case: str) -> None:
-    verdict, following = service.grade(
-        [item(NO_OTHER[case], TESTS), item(f"def f(x):\n    return {case!r}", f"assert f(0) == {case!r}")]
-    )
+    verdict = graded(service, NO_OTHER[case], TESTS, timeout_s=HOSTILE_S)
+    following = graded(service, f"def f(x):\n    return {case!r}", f"assert f(0) == {case!r}")
     assert (verdict.code, verdict.graded) == (VerdictCode.WRONG, True), verdict.detail
     assert following.code is VerdictCode.RIGHT, following.detail
     assert confined_processes() == []
@@ -299,18 +299,18 @@ def test_expected_results_are_nowhere_in_reach(service: RewardService) -> None:
 
 
 def test_a_submission_that_sleeps_is_ended_by_the_clock() -> None:
-    with RewardService(timeout_s=0.3) as service:
+    with RewardService() as service:
         service.load_reward(NAME)
-        verdict = graded(service, "import time\ndef f(x):\n    time.sleep(10_000)", "assert f(1) == 1")
+        verdict = graded(service, "import time\ndef f(x):\n    time.sleep(10_000)", "assert f(1) == 1", 0.3)
         assert verdict.code is VerdictCode.WRONG
         assert "on the clock" in verdict.detail
-        verdict = graded(service, "import time\ntime.sleep(10_000)", '[{"input": "", "output": ""}]')
+        verdict = graded(service, "import time\ntime.sleep(10_000)", '[{"input": "", "output": ""}]', 0.3)
         assert "on the clock" in verdict.detail
     assert confined_processes() == []
 
 
 def test_a_program_that_prints_without_end_is_ended_by_its_output(service: RewardService) -> None:
-    verdict = graded(service, "while True:\n    print('x' * 100_000)", '[{"input": "", "output": "x"}]')
+    verdict = graded(service, "while True:\n    print('x' * 100_000)", '[{"input": "", "output": "x"}]', HOSTILE_S)
     assert verdict.code is VerdictCode.WRONG
     assert "bytes of output" in verdict.detail or "processor time" in verdict.detail
 

@@ -1,4 +1,4 @@
-"""What confinement holds on its own, for root and for an ordinary user, with and without Landlock; values in transit."""
+"""What confinement holds by itself, for root and an ordinary user, with and without Landlock; values in transit."""
 
 from __future__ import annotations
 
