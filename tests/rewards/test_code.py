@@ -23,6 +23,7 @@ from server.sandbox.examiner import BadTests, FunctionTests, ProgramTests
 NAME = "server.rewards.code:score"
 PATIENCE_S = 60.0
 HOSTILE_S = 1.5  # what a hostile submission may cost; the others may take what a loaded machine needs
+MARK = f"UTC0GRAFT{os.getpid()}"
 SECRET = 918273645546
 
 
@@ -30,12 +31,21 @@ def item(code: str, tests: str) -> Item:
     return Item(tests, f"I would write\n```python\n{code}\n```\nand that is all.", "Write f.", NAME)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def marked() -> Iterator[None]:
+    """An entry in the environment of all that these tests start, so that another session's processes do not count."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", MARK)
+        yield
+
+
 def confined_processes() -> list[psutil.Process]:
-    """Every process running a submission, whoever its parent is."""
+    """Every process running a submission of these tests, whoever its parent is."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if "server.sandbox.submission" in " ".join(process.cmdline()):
+            command = " ".join(process.cmdline())
+            if "server.sandbox.submission" in command and process.environ().get("TZ") == MARK:
                 found.append(process)
     return found
 
