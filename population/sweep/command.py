@@ -39,8 +39,8 @@ def check(sweep: Sweep, arms: Sequence[str] = (), seeds: Sequence[int] = ()) -> 
     those they need. Raises RunError or StoreError, one line.
     """
     runs = chosen(sweep, arms, seeds)
-    states = {run.uid: state(run) for run in runs}
-    return Checked(sweep, runs, _plans(runs), states)
+    plans = _plans(runs)
+    return Checked(sweep, runs, plans, {run.uid: state(run, plans[run.uid].steps) for run in runs})
 
 
 def chosen(sweep: Sweep, arms: Sequence[str], seeds: Sequence[int]) -> tuple[PlannedRun, ...]:

@@ -22,9 +22,9 @@ def recorded(run: PlannedRun) -> RunInfo | None:
         return next((info for info in reader.runs() if info.uid == run.uid), None)
 
 
-def state(run: PlannedRun) -> State:
-    """Whether the run is to be started, to go on, or done. Raises SweepError when its record is of another
-    configuration, StoreError when it cannot be read.
+def state(run: PlannedRun, steps: int) -> State:
+    """Whether the run of so many steps is to be started, to go on, or done. Raises SweepError when its record is of
+    another configuration or longer, StoreError when it cannot be read.
     """
     info = recorded(run)
     if info is None:
@@ -42,12 +42,9 @@ def state(run: PlannedRun) -> State:
             f"{run.home}: was recorded with another configuration (differs in {', '.join(changed[:5])}); "
             "remove that folder, or choose another with --folder"
         )
-    if run.config.steps is not None and (info.last_step or 0) > run.config.steps:
+    if (info.last_step or 0) > steps:
         raise SweepError(
-            f"{run.home}: is recorded to step {info.last_step}; steps = {run.config.steps} would cut it, "
+            f"{run.home}: is recorded to step {info.last_step}; a length of {steps} would cut it, "
             "remove that folder or raise steps"
         )
-    if info.status != "finished":
-        return "begun"
-    lengths = [(tree["steps"], tree["epochs"]) for tree in (former, wanted)]
-    return "finished" if lengths[0] == lengths[1] else "begun"
+    return "finished" if info.status == "finished" and info.last_step == steps else "begun"

@@ -37,25 +37,30 @@ def record(run: PlannedRun, *, steps: int, status: Any = "finished", config: dic
 
 
 def test_a_run_without_a_record_is_new(tmp_path: Path) -> None:
-    assert state(planned(tmp_path)) == "new"
+    assert state(planned(tmp_path), 72) == "new"
 
 
 def test_a_finished_run_is_finished_and_an_interrupted_one_goes_on(tmp_path: Path) -> None:
     run = planned(tmp_path, "steps=3")
     record(run, steps=3)
-    assert state(run) == "finished"
-    assert state(planned(tmp_path, "steps=5")) == "begun"
+    assert state(run, 3) == "finished"
+    assert state(planned(tmp_path, "steps=5"), 5) == "begun"
     other = planned(tmp_path / "runs", "steps=3")
     record(other, steps=2, status="interrupted")
-    assert state(other) == "begun"
+    assert state(other, 3) == "begun"
+
+
+def test_a_run_that_was_shortened_when_it_was_resumed_is_finished(tmp_path: Path) -> None:
+    record(planned(tmp_path, "steps=400"), steps=3)
+    assert state(planned(tmp_path, "steps=3"), 3) == "finished"
 
 
 def test_a_record_of_another_configuration_is_refused_by_its_keys(tmp_path: Path) -> None:
     record(planned(tmp_path, "steps=3"), steps=3)
     with pytest.raises(SweepError, match=r"recorded with another configuration \(differs in exchange\.floor\)"):
-        state(planned(tmp_path, "steps=3", "exchange.floor=0.5"))
-    with pytest.raises(SweepError, match="is recorded to step 3; steps = 2 would cut it"):
-        state(planned(tmp_path, "steps=2"))
+        state(planned(tmp_path, "steps=3", "exchange.floor=0.5"), 3)
+    with pytest.raises(SweepError, match="is recorded to step 3; a length of 2 would cut it"):
+        state(planned(tmp_path, "steps=2"), 2)
 
 
 def test_keys_that_the_recording_program_did_not_have_take_their_defaults(tmp_path: Path) -> None:
@@ -63,4 +68,4 @@ def test_keys_that_the_recording_program_did_not_have_take_their_defaults(tmp_pa
     older = as_dict(run.config)
     del older["exchange"]["edge_rate_decay"]
     record(run, steps=1, config=older)
-    assert state(run) == "finished"
+    assert state(run, 1) == "finished"
