@@ -217,7 +217,10 @@ def _copies(periods: _Periods) -> Iterator[tuple[Finding, str]]:
 
 def _one_source(periods: _Periods, members: Sequence[str]) -> Iterator[tuple[Finding, str]]:
     """One member gave nearly all groups of the period although others had some to give."""
-    given, able = periods.pairs["routed"][-1], periods.pairs["solved"][-1].sum(axis=0) > 0
+    given = periods.pairs["routed"][-1]
+    # A member that never received anything, as a recorded one, leaves the others nobody else to give to.
+    receivers = periods.pairs["routed"].sum(axis=(0, 2)) > 0
+    able = periods.pairs["solved"][-1][receivers].sum(axis=0) > 0
     total = int(given.sum())
     if total < FEWEST_GROUPS or able.sum() < 2 or effective_sources(given) >= ONE_SOURCE:
         return

@@ -177,6 +177,15 @@ def test_one_source_that_gives_everything_is_named_at_its_onset_only(tmp_path: P
     assert text.startswith(f"one source: a gave {2 * PERIOD} of the {2 * PERIOD} groups")
 
 
+def test_a_source_that_never_receives_is_no_finding(tmp_path: Path) -> None:
+    def scenario(step: int) -> tuple[Solved, Sequence[TransferRecord]]:
+        solved = apart(step, 0.5)
+        solved[2] = False
+        return solved, [transfer("b", "a", 1), transfer("b", "a", 2)]
+
+    assert watched(tmp_path, scenario, PERIOD) == []
+
+
 def test_an_edge_whose_admission_collapses_is_named_with_its_receiver(tmp_path: Path) -> None:
     def scenario(step: int) -> tuple[Solved, Sequence[TransferRecord]]:
         return apart(step, 0.5), [transfer("a", "b", 0, admitted=7 if step <= PERIOD else 1), transfer("b", "a", 1)]
