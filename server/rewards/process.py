@@ -114,6 +114,7 @@ class WorkerProcess:
         self._cancelled = cancelled
         self._buffer = b""
         self.reward = reward
+        self._name = f"the process of {reward}" if reward else "the verifier process"
         self.items = 0
         self._scratch = tempfile.mkdtemp(prefix="graft-reward-") if reward else None
         with tempfile.TemporaryFile() as errors:
@@ -142,12 +143,12 @@ class WorkerProcess:
         deadline = time.monotonic() + start_timeout_s
         while (line := self._read_line()) is None:
             if time.monotonic() > deadline:
-                raise WorkerStartFailed(f"the verifier process was not ready after {start_timeout_s:g} s")
+                raise WorkerStartFailed(f"{self._name} was not ready after {start_timeout_s:g} s")
         if line != READY:
             self.kill()
             errors.seek(0)
             said = errors.read()[-2000:].decode(errors="replace").strip()
-            raise WorkerStartFailed(f"the verifier process {self._epitaph()} at its start: {said or 'it said nothing'}")
+            raise WorkerStartFailed(f"{self._name} {self._epitaph()} at its start: {said or 'it said nothing'}")
 
     def ask(self, request: Request) -> Outcome:
         """The worker's verdict. Raises WorkerDied, ItemTimedOut or Cancelled; then it is dead."""
@@ -165,7 +166,7 @@ class WorkerProcess:
             while unsent:
                 unsent = unsent[self._process.stdin.write(unsent) :]
         except BrokenPipeError:
-            raise WorkerDied("the verifier process died while idle", busy=False) from None
+            raise WorkerDied(f"{self._name} died while idle", busy=False) from None
         self.items += 1
         busy = False
         while True:
@@ -173,7 +174,7 @@ class WorkerProcess:
             if line == BEGUN:
                 busy = True
             elif line == b"":
-                raise WorkerDied(f"the verifier process {self._epitaph()}", busy=busy)
+                raise WorkerDied(f"{self._name} {self._epitaph()}", busy=busy)
             elif line is not None:
                 return _verdict(line)
             elif processor_seconds(self.pid) - spent_before > request.timeout_s + KILL_GRACE_S:
@@ -227,4 +228,4 @@ def _verdict(line: bytes) -> Outcome:
     try:
         return Outcome(VerdictCode(int(code)), detail, json.loads(extracted) if extracted else None)
     except ValueError:
-        raise WorkerDied(f"the verifier process replied {line[:80]!r}", busy=True) from None
+        raise WorkerDied(f"the worker replied {line[:80]!r}", busy=True) from None

@@ -78,6 +78,11 @@ def test_a_module_that_fails_at_its_import_says_so(
         service.load_reward("failing_reward:score")
     with pytest.raises(BadReward, match="fails when imported: OSError: no dictionary"):
         service.load_reward("raising_reward:score")
+    (tmp_path / "ending_reward.py").write_text("import os\nos._exit(3)\n")
+    with pytest.raises(
+        RewardServiceError, match="the process of ending_reward:score exited with status 3 at its start"
+    ):
+        service.load_reward("ending_reward:score")
 
 
 def test_a_module_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
