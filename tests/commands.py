@@ -25,8 +25,8 @@ def bash_commands(markdown: str) -> list[str]:
 
 
 def session_commands() -> list[str]:
-    """The README's commands that train, resume, summarise and serve, in order: one belongs to the next."""
-    verbs = (".venv/bin/graft train", ".venv/bin/graft summary", ".venv/bin/graft dashboard")
+    """The README's commands that train, resume, summarise, serve and replay, in order: one belongs to the next."""
+    verbs = tuple(f".venv/bin/graft {verb}" for verb in ("train", "summary", "dashboard", "replay"))
     return [command for command in bash_commands((ROOT / "README.md").read_text()) if command.startswith(verbs)]
 
 

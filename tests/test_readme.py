@@ -56,6 +56,13 @@ COVERED: dict[str, Directly | ByCI | ByTest | InSession] = {
     ".venv/bin/graft train configs/demo.yaml --set members.llama.learning_rate=1e-4 --resume": InSession(),
     ".venv/bin/graft summary configs/demo.yaml": InSession(),
     ".venv/bin/graft dashboard --store sqlite:///runs/graft.db": InSession(),
+    ".venv/bin/graft plan configs/paper/pair_1.yaml --overlay configs/overlays/graft-no-gate.yaml": Directly(
+        prints="174 (58 an epoch"
+    ),
+    "make demo-methods": ByTest(
+        "demo-methods", "tests/end_to_end/test_demo.py::test_make_demo_methods_runs_rows_and_prints_their_tables"
+    ),
+    ".venv/bin/graft replay latest --store sqlite:///runs/graft.db --set exchange.floor=0.9": InSession(),
     ".venv/bin/graft doctor": Directly(prints="The embedded default can run here"),
 }
 

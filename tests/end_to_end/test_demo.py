@@ -182,3 +182,19 @@ def test_make_demo_compare_prints_both_with_their_cost(warm_folder: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     for text in ("grpo", "graft", "CPU s", "against grpo", "independent GRPO, n = 8"):
         assert text in done.stdout
+
+
+def test_make_demo_methods_runs_rows_and_prints_their_tables(warm_folder: Path) -> None:
+    sizes = (
+        "--set steps=1 --set evaluation.benchmarks.heldout.limit=12 --set data.prompts_per_step=8 "
+        "--set update.prompts_per_minibatch=4 --set evaluation.repeats=0 --seed 0"
+    )
+    arms = " ".join(f"--arm {arm}" for arm in ("grpo", "graft", "hacpo", "stored"))
+    folder = warm_folder / "methods"
+    folder.mkdir(exist_ok=True)
+    (folder / "warm-start").symlink_to(warm_folder / "warm-start")
+    (command,) = made("demo-methods", f"--folder {folder} {sizes} {arms}")
+    done = run(command, deadline_s=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for text in ("grpo", "graft", "hacpo", "stored", "heldout", "against graft"):
+        assert text in done.stdout

@@ -12,11 +12,11 @@ from server.store.reader import open_reader
 from tests.commands import ROOT, run, runnable, session_commands
 
 
-def test_train_resume_summary_and_dashboard_follow_one_another(warm_folder: Path) -> None:
+def test_train_resume_summary_dashboard_and_replay_follow_one_another(warm_folder: Path) -> None:
     url = f"sqlite:///{warm_folder / 'readme.db'}"
     places = ["--set", f"folder={warm_folder}", "--set", f"store={url}"]
     small = [*places, "--set", "evaluation.benchmarks.heldout.limit=24", "--set", "checkpoint.every_steps=1"]
-    train, resume, summary, dashboard = (shlex.split(command) for command in session_commands())
+    train, resume, summary, dashboard, replay = (shlex.split(command) for command in session_commands())
 
     first = run([*train, "--port", "0", *small, "--set", "steps=1"], deadline_s=300)
     assert first.returncode == 0, first.stdout + first.stderr
@@ -44,3 +44,7 @@ def test_train_resume_summary_and_dashboard_follow_one_another(warm_folder: Path
     finally:
         server.terminate()
         assert server.wait(timeout=30) == 0
+
+    fourth = run([*replay, "--store", url], deadline_s=60)
+    assert fourth.returncode == 0, fourth.stderr
+    assert "exchange.floor" in fourth.stdout
