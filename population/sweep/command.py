@@ -83,7 +83,10 @@ def print_plan(console: Console, checked: Checked) -> None:
     """What would be run: counts of every arm, what is done already, and the time it takes where that can be told."""
     runs, plans = checked.runs, checked.plans
     pace = _seconds_per_rollout(checked)
-    table = Table(title=f"{checked.sweep.spec.name}: {len(runs)} runs in {checked.sweep.folder}", title_justify="left")
+    console.print(
+        f"{checked.sweep.spec.name}: {len(runs)} runs in {checked.sweep.folder}", highlight=False, soft_wrap=True
+    )
+    table = Table()
     table.add_column("arm", no_wrap=True)
     for heading in ("runs", "done", "steps", "rollouts", "tokens, at most", "time"):
         table.add_column(heading, justify="right")
