@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,8 +15,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 
 from population.compare.command import compare
+from population.errors import RunError
+from population.sweep.command import check
+from population.sweep.command import run as run_sweep
+from population.sweep.manifest import SweepError
+from population.sweep.spec import load_sweep
 from server.store.connections import is_empty, locate
 from server.store.reader import RunInfo, open_reader
 from tests.commands import ROOT, run
@@ -46,9 +54,15 @@ def command(path: Path, *more: str) -> list[str]:
 
 
 def start(path: Path) -> subprocess.Popen[str]:
+    """A sweep of the run `second-0` and of `a-0`, which it needs."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command(path), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command(path, "--arm", "second"),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
 
 
@@ -86,12 +100,50 @@ def wait_for(condition: Callable[[], object], what: str, deadline_s: float = 180
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_leaves_no_process_and_the_same_command_goes_on(warm_folder: Path) -> None:
+def test_a_sweep_survives_kills_stops_cleanly_and_reports_what_failed(warm_folder: Path) -> None:
     folder = warm_folder / "killed-sweep"
-    second: dict[str, object] = {"name": "second", "needs": "a"}
-    second["settings"] = {"members.llama.model": "{needs.members}/llama"}
-    path = sweep_file(warm_folder, folder.name, [{"name": "a"}, second])
+    arms: list[dict[str, object]] = [
+        {"name": "broken", "settings": {"members.llama.model": str(warm_folder / "none")}},
+        {"name": "after", "needs": "broken"},
+        {"name": "a"},
+        {"name": "second", "needs": "a", "settings": {"members.llama.model": "{needs.members}/llama"}},
+    ]
+    path = sweep_file(warm_folder, folder.name, arms)
+    killed_leaves_no_process(path, folder)
+    interrupted_stops_cleanly(path, folder)
 
+    # A length that the record allows lets it finish.
+    enough = f"steps={steps(folder, 'a-0') + 1}"
+    done = run(command(path, "--set", enough), deadline_s=300)
+    assert done.returncode == 1, done.stdout + done.stderr
+    for text in (
+        "a-0: goes on",
+        "a-0: finished",
+        "second-0: started",
+        "second-0: finished",
+        "mean of the members",
+        "broken-0: FAILED, exit code 2",
+        f"error: member 'llama': model folder {warm_folder / 'none'} does not exist",  # the last line of its log
+        "after-0: FAILED, not started: it needs broken-0, which did not finish",
+        "2 of 4 runs FAILED: broken-0, after-0",
+    ):
+        assert text in done.stdout
+    found = compare([str(folder)], store="")
+    assert [(arm.name, list(arm.runs)) for arm in found.arms] == [("a", [0]), ("second", [0])]
+    assert found.notes == ("not run: broken-0, after-0",)
+    before, after = found.before(found.arm("second"), "llama"), found.after(found.arm("a"), "llama")
+    assert before.by_seed == after.by_seed  # the second stage began with the weights of the first
+    assert (folder / "comparison.json").is_file()
+
+    checked = check(load_sweep(path, None, [enough]))
+    assert checked.states == {"broken-0": "new", "after-0": "new", "a-0": "finished", "second-0": "finished"}
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(SweepError, match="another sweep is running there"):
+            run_sweep(Console(quiet=True), checked, 1)
+
+
+def killed_leaves_no_process(path: Path, folder: Path) -> None:
     process = start(path)
     try:
         wait_for(lambda: steps(folder, "a-0") >= 1, "the first step")
@@ -100,13 +152,14 @@ def test_a_killed_sweep_leaves_no_process_and_the_same_command_goes_on(warm_fold
         process.kill()  # as the kernel does when memory runs out: no code of ours runs
         process.communicate(timeout=30)
     wait_for(lambda: not processes_of(folder), "the end of the runs", 30)
-    reached = steps(folder, "a-0")
     assert recorded(folder, "second-0") is None
 
+
+def interrupted_stops_cleanly(path: Path, folder: Path) -> None:
+    reached = steps(folder, "a-0")
     process = start(path)
     try:
         wait_for(lambda: steps(folder, "a-0") > reached, "a further step")
-        refused = run(command(path), deadline_s=120)
         process.send_signal(signal.SIGINT)
         printed, said = process.communicate(timeout=120)
     finally:
@@ -118,57 +171,13 @@ def test_a_killed_sweep_leaves_no_process_and_the_same_command_goes_on(warm_fold
     info = recorded(folder, "a-0")
     assert info is not None
     assert info.status == "interrupted"
-    assert refused.returncode == 2
-    assert "another sweep is running there" in refused.stderr
-
-    # A length that the record allows lets it finish.
-    enough = f"steps={steps(folder, 'a-0') + 1}"
-    done = run(command(path, "--set", enough), deadline_s=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    for text in ("a-0: goes on", "a-0: finished", "second-0: started", "second-0: finished", "mean of the members"):
-        assert text in done.stdout
-    found = compare([str(folder)], store="")
-    assert [(arm.name, list(arm.runs)) for arm in found.arms] == [("a", [0]), ("second", [0])]
-    before, after = found.before(found.arm("second"), "llama"), found.after(found.arm("a"), "llama")
-    assert before.by_seed == after.by_seed  # the second stage began with the weights of the first
-    assert (folder / "comparison.json").is_file()
-
-    again = run(command(path, "--set", enough), deadline_s=120)
-    assert again.returncode == 0
-    assert "started" not in again.stdout
-    assert "goes on" not in again.stdout
-    listed = run(command(path, "--set", enough, "--plan"), deadline_s=120)
-    assert listed.returncode == 0
-    assert "2 runs in" in listed.stdout
 
 
-def test_a_failed_run_is_shown_with_its_log_and_stops_only_what_needs_it(warm_folder: Path) -> None:
-    folder = warm_folder / "failing-sweep"
-    arms: list[dict[str, object]] = [
-        {"name": "broken", "settings": {"members.llama.model": str(warm_folder / "none")}},
-        {"name": "after", "needs": "broken"},
-        {"name": "whole"},
-    ]
-    path = sweep_file(warm_folder, folder.name, arms)
-    done = run(command(path, "--jobs", "1", "--set", "steps=1"), deadline_s=300)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "broken-0: FAILED, exit code 2" in done.stdout
-    assert f"member 'llama': {warm_folder / 'none'}" in done.stdout  # the last line of its log
-    assert "after-0: FAILED, not started: it needs broken-0, which did not finish" in done.stdout
-    assert "whole-0: finished" in done.stdout
-    assert "2 of 3 runs FAILED: broken-0, after-0" in done.stdout
-    assert "not run: broken-0, after-0" in " ".join(done.stdout.split())
-
-
-def test_a_mistake_in_any_run_stops_the_sweep_before_the_first(warm_folder: Path, tmp_path: Path) -> None:
-    arms: list[dict[str, object]] = [
-        {"name": "a"},
-        {"name": "b", "settings": {"data.source": str(tmp_path / "no.csv")}},
-    ]
-    path = sweep_file(warm_folder, "mistaken-sweep", arms)
-    done = run(command(path), deadline_s=120)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert str(tmp_path / "no.csv") in done.stderr
-    assert [entry.name for entry in (warm_folder / "mistaken-sweep").iterdir()] == ["warm-start"]
+def test_a_mistake_in_any_run_stops_the_sweep_before_the_first(tmp_path: Path) -> None:
+    (tmp_path / "warm-start").mkdir()
+    missing = tmp_path / "no.csv"
+    path = sweep_file(tmp_path, "mistaken", [{"name": "a"}, {"name": "b", "settings": {"data.source": str(missing)}}])
+    with pytest.raises(RunError, match=re.escape(str(missing))) as refused:
+        check(load_sweep(path))
+    assert "\n" not in str(refused.value)
+    assert [entry.name for entry in (tmp_path / "mistaken").iterdir()] == ["warm-start"]
