@@ -42,7 +42,7 @@ GRAFT_THIRD_PARTY = {"numpy", "torch", "networkx", "scipy"}
 # What must import, and never need, the model libraries.
 LIGHT = (
     "dashboard", "server.store", "population.config", "population.plan", "population.doctor",
-    "population.replay_command",
+    "population.replay_command", "population.compare",
 )  # fmt: skip
 HEAVY = ("torch", "deepspeed", "sglang", "transformers")
 IMPORT_DEADLINE_S = 120
