@@ -35,7 +35,7 @@ from population.updates import (
     check_responses,
     pack_loss,
 )
-from population.weights import LOADING, export_model, inject_lora, load_model, merged_tensors
+from population.weights import LOADING, export_model, inject_lora, load_model, load_reference, merged_tensors
 from server.rollouts.engine import weights_checksum
 
 __all__ = ["LoraSpec", "Trainer", "TrainerError", "TrainerSpec", "TrainingResponse", "UpdateReport"]
@@ -91,7 +91,7 @@ class Trainer:
             self._initial: LogpModel | None = None
             if spec.kl_coefficient:
                 # The folder holds the model the run began with, so a resumed run finds the same reference.
-                initial = load_model(spec, self.device).eval().requires_grad_(False)
+                initial = load_reference(spec, self.device)
                 self._initial = LogpModel(initial, options, chunked_head=paths.chunked_head)
             self.parameters = sum(parameter.numel() for parameter in hf.parameters())
             shapes = [(name, tuple(p.shape), p.requires_grad) for name, p in hf.named_parameters()]

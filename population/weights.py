@@ -47,6 +47,12 @@ def load_model(spec: TrainerSpec, device: torch.device) -> Any:
     return model if spec.zero_stage == 3 else model.to(device)
 
 
+def load_reference(spec: TrainerSpec, device: torch.device) -> Any:
+    """The model of a spec, frozen and whole on the device whatever the ZeRO stage: no engine shards it."""
+    dtype = getattr(torch, spec.dtype)
+    return load_causal_lm(spec.model_path, dtype, spec.attention).requires_grad_(False).to(device)
+
+
 def inject_lora(model: Any, lora: LoraSpec, seed: int) -> None:
     """Put adapters into the model in place and freeze the rest; the adapters start from `seed`, whatever ran before."""
     from peft import LoraConfig, inject_adapter_in_model

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from graft.methods import METHODS
-from population.trainer import Trainer, TrainerSpec, TrainingResponse
-from population.weights import load_causal_lm
+from population.trainer import LoraSpec, Trainer, TrainerSpec, TrainingResponse
+from population.weights import load_causal_lm, load_reference
 from tests.trainer.helpers import exact_spec, largest_gap, reference_logprobs, responses
 
 Loss = Callable[[list[tuple[TrainingResponse, torch.Tensor]]], torch.Tensor]
@@ -190,6 +190,35 @@ def test_the_kl_term_pulls_towards_the_model_the_run_began_with(models: dict[str
         b1 = spec.betas[0]
         expected = ((1 - b1) * parameter.grad + b1 * (1 - b1) * first_gradient[name]) / (1 - b1**2)
         torch.testing.assert_close(change[name], expected, atol=3e-6, rtol=1e-3)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_the_reference_of_the_kl_term_is_whole_on_the_device_at_every_zero_stage(
+    models: dict[str, Path], stage: int
+) -> None:
+    spec = exact_spec(models["qwen3"], zero_stage=stage, kl_coefficient=0.5)
+    found = list(load_reference(spec, torch.device("meta")).parameters())
+    assert {(parameter.device.type, parameter.requires_grad) for parameter in found} == {("meta", False)}
+
+
+@pytest.mark.parametrize("change", [{"zero_stage": 3}, {"lora": LoraSpec(rank=2)}])
+def test_the_kl_term_is_measured_against_the_initial_model_under_sharding_and_adapters(
+    models: dict[str, Path], build: Any, change: dict[str, Any]
+) -> None:
+    spec = exact_spec(models["qwen3"], kl_coefficient=0.5, learning_rate=3e5, **change)
+    trainer = build(spec)
+    trainer.update(1, [responses(1, grafted=0)])
+    now = load_causal_lm(models["qwen3"], torch.float32)
+    initial = load_causal_lm(models["qwen3"], torch.float32)
+    now.load_state_dict(trainer.weights(), strict=False)
+    silent = [replace(r, advantage=0.0) for r in responses(2, grafted=0)]
+    total = sum(
+        float((d.exp() - d - 1).sum())
+        for d in ((reference_logprobs(initial, r) - reference_logprobs(now, r)).detach() for r in silent)
+    )
+    expected = 0.5 * total / sum(len(r.response_ids) for r in silent)
+    assert expected > 1e-6
+    assert trainer.update(2, [silent]).minibatches[0].loss == pytest.approx(expected, rel=1e-2)
 
 
 def _first_gradient(trainer: Trainer, batch: Sequence[TrainingResponse]) -> dict[str, torch.Tensor]:
