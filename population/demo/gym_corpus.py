@@ -1,12 +1,12 @@
 """What each member of the second suite is taught before the reinforcement learning starts.
 
 A member is taught a generator well, well at the first level only, badly, or not at all. Its corpus holds worked
-solutions; at every step of one the teacher slips with a probability that makes a given share of the solutions right:
-over half where it is taught well, at most one in fifty where it is taught badly, less at the second level than at the
-first. So a member has mixed groups on what it was taught well, fails whole groups on what it was taught badly although
-it knows the steps, and finds solutions unlikely that it was never taught to write. Every generator and level is taught
-well to at least one member, so members fail at different things: the premise of an exchange is built in here, it is not
-a finding.
+solutions. The teacher gets all steps right but, in a given share of the solutions, the last one: in less than half of
+them where the member is taught well, in nearly all where it is taught badly, more often at the second level. So a
+member has mixed groups on what it was taught well, fails whole groups on what it was taught badly although it knows all
+steps but one, and finds solutions unlikely that it was never taught to write. Every generator and level is taught well
+to at least one member, so members fail at different things: the premise of an exchange is built in here, it is not a
+finding.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _pair(work: Work) -> tuple[str, str]:
 
 
 def _written(cell: Cell, item: Mapping[str, Any], share: float, rng: random.Random) -> Work:
-    """A solution that is free of slips with probability `share`."""
+    """A solution that is right with probability `share`; else the teacher slips at its last step, the hardest one."""
     steps = 0
 
     def counting(right: str, _others: Sequence[str]) -> str:
@@ -77,9 +77,11 @@ def _written(cell: Cell, item: Mapping[str, Any], share: float, rng: random.Rand
         return right
 
     solve(cell, item, counting)
-    steadiness = share ** (1 / steps)
+    slips, step = rng.random() >= share, 0
 
     def careless(right: str, others: Sequence[str]) -> str:
-        return right if rng.random() < steadiness else rng.choice([other for other in others if other != right])
+        nonlocal step
+        step += 1
+        return rng.choice([other for other in others if other != right]) if slips and step == steps else right
 
     return solve(cell, item, careless)

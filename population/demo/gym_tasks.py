@@ -3,7 +3,7 @@
 reasoning-gym makes the problems and their solutions; here they are put briefly (`turn 90 41/67`), so that a tiny model
 can read them, and given a worked solution that ends in a box (`turn 90 41/67: 64/71 so \\boxed{6471}`). Answers are
 numerals: lists and matrices are boxed as the row of their digits. A solution takes a few steps, and each step is a
-place where somebody who works carelessly slips: that is what its `hand` is for.
+place where somebody who works carelessly may slip: that is what its `hand` is for.
 
 A problem is held out by its text alone. The same seed gives the same problems on every machine. Needs the package
 reasoning-gym (the extra `gym`).
