@@ -20,7 +20,7 @@ pytestmark = pytest.mark.browser
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 MAIN = "[data-testid=stMainBlockContainer]"
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 
 
 @dataclass
@@ -140,7 +140,9 @@ def test_every_page_follows_the_run_without_a_reload(visit: Any, live: Live) -> 
     step = live.commit()
     overview.waits_for(f"steps 1–{step} of 40")
     complementarity.waits_for(f"steps 1–{step} of 40")
-    assert overview.page.locator("[data-testid=stVegaLiteChart] svg").count() == 3
+    charts = overview.page.locator("[data-testid=stVegaLiteChart] svg")
+    charts.nth(2).wait_for(timeout=WAIT_MS)
+    assert charts.count() == 3
 
 
 def test_trajectories_and_a_page_with_refresh_off_stay_still(visit: Any, live: Live) -> None:
@@ -228,7 +230,7 @@ def test_hostile_names_and_texts_stay_text(visit: Any, path: str) -> None:
         assert "<script>alert(1)</script> ![x](https://evil.invalid/x.png) :material/home: www.evil.invalid" in (
             tab.text().replace("\u2060", "")
         )
-        assert main.locator(".katex").count() > 0
+        main.locator(".katex").first.wait_for(state="attached", timeout=WAIT_MS)
     if path == "/complementarity":
         assert len(addresses) > 0
 

@@ -19,7 +19,7 @@ SUBJECTS = {"Combinatorics": 36, "Inequality": 45, "Number-Theory": 52, "Polynom
 
 
 def test_every_problem_that_is_read_can_be_graded_and_its_own_answer_is_right() -> None:
-    with RewardService(timeout_s=20) as rewards:
+    with RewardService(timeout_s=60) as rewards:
         problems, skipped = load_problems(DataConfig(source="champ:all"), rewards.unparsable)
         verdicts = rewards.grade([(p.answer, rf"Therefore, the answer is \boxed{{{p.answer}}}.") for p in problems])
         others = rewards.grade([(p.answer, rf"\boxed{{{p.answer}+1}}") for p in problems])

@@ -28,7 +28,7 @@ def problems() -> list[Problem]:
 
 @pytest.fixture(scope="module")
 def rewards() -> Iterator[RewardService]:
-    with RewardService(timeout_s=20) as service:
+    with RewardService(timeout_s=60) as service:
         yield service
 
 

@@ -153,12 +153,12 @@ def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
     class Silent(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            given_up.wait(30)
+            given_up.wait(60)
 
     monkeypatch.setattr(hub, "PROBE_S", 0.2)
     with serve(Silent) as address:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
-        with pytest.raises(DataError, match=r"the hub cannot be reached \(ReadTimeout"):
+        with pytest.raises(DataError, match=r"the hub cannot be reached \((Read|Connect)Timeout"):
             read("preset:math500")
         given_up.set()
 

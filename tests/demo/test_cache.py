@@ -112,16 +112,16 @@ def test_two_builders_of_one_entry_wait_for_one_another(tmp_path: Path) -> None:
     def slow(folder: Path) -> None:
         calls.append(folder)
         inside.set()
-        assert let_go.wait(10)
+        assert let_go.wait(60)
         (folder / "weights").write_text("learnt")
 
     threads = [threading.Thread(target=cached_folder, args=(tmp_path, "m", CONFIGURATION, slow)) for _ in range(2)]
     for thread in threads:
         thread.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     let_go.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(calls) == 1
 
 

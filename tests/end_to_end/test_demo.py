@@ -80,7 +80,7 @@ def test_the_dashboard_answers_while_training_and_ends_with_the_run(warm_folder:
                 break
         address = re.search(r"http://127\.0\.0\.1:\d+", "".join(lines))
         assert address, lines
-        with urllib.request.urlopen(address.group() + "/_stcore/health", timeout=30) as answer:
+        with urllib.request.urlopen(address.group() + "/_stcore/health", timeout=60) as answer:
             assert answer.status == 200
         process.send_signal(signal.SIGTERM)  # as a scheduler stops a job; Ctrl-C takes the same way
         assert process.wait(timeout=120) == 130

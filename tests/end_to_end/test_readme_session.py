@@ -30,7 +30,7 @@ def test_train_resume_summary_dashboard_and_replay_follow_one_another(warm_folde
         rates, _ = reader.metric("latest", "learning_rate", 1, 1)
         assert rates[1] < rates[0]  # the override of one member
 
-    third = run([*summary, *places], deadline_s=60)
+    third = run([*summary, *places], deadline_s=300)
     assert third.returncode == 0, third.stderr
     assert "graft, 2 of 2 steps, finished" in third.stdout
 
@@ -39,12 +39,12 @@ def test_train_resume_summary_dashboard_and_replay_follow_one_another(warm_folde
     try:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
-        with urllib.request.urlopen(f"{address}/_stcore/health", timeout=30) as answer:
+        with urllib.request.urlopen(f"{address}/_stcore/health", timeout=60) as answer:
             assert answer.status == 200
     finally:
         server.terminate()
-        assert server.wait(timeout=30) == 0
+        assert server.wait(timeout=60) == 0
 
-    fourth = run([*replay, "--store", url], deadline_s=60)
+    fourth = run([*replay, "--store", url], deadline_s=300)
     assert fourth.returncode == 0, fourth.stderr
     assert "exchange.floor" in fourth.stdout

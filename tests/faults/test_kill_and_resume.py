@@ -218,4 +218,4 @@ def test_a_run_that_is_being_trained_is_not_resumed_by_another_process(warm_fold
         assert alive.poll() is None
     finally:
         alive.kill()
-        alive.wait(timeout=30)
+        alive.wait(timeout=60)

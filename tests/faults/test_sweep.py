@@ -150,8 +150,8 @@ def killed_leaves_no_process(path: Path, folder: Path) -> None:
         assert processes_of(folder)
     finally:
         process.kill()  # as the kernel does when memory runs out: no code of ours runs
-        process.communicate(timeout=30)
-    wait_for(lambda: not processes_of(folder), "the end of the runs", 30)
+        process.communicate(timeout=60)
+    wait_for(lambda: not processes_of(folder), "the end of the runs")
     assert recorded(folder, "second-0") is None
 
 

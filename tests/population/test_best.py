@@ -21,7 +21,7 @@ from population.member import Member
 from server.store.records import EvaluationRecord
 from server.store.views import EvaluationSummary
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @dataclass

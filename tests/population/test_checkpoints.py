@@ -61,12 +61,12 @@ class World:
 
 def world(names: str = "ab") -> World:
     members: dict[str, Any] = {name: FakeMember() for name in names}
-    exchange = Exchange(members, METHODS["graft"].how, ExchangeConfig(), max_tokens=5, deadline_s=5, seed=0)
+    exchange = Exchange(members, METHODS["graft"].how, ExchangeConfig(), max_tokens=5, deadline_s=60, seed=0)
     return World(members, Router(METHODS["graft"], ExchangeConfig(), 0), exchange, SuccessGraph(list(names), [1, 2, 3]))
 
 
 def checkpoints(folder: Path, digest: str = "d", keep_last: int = 2) -> Checkpoints:
-    return Checkpoints(folder / "checkpoints", digest, keep_last, deadline_s=10)
+    return Checkpoints(folder / "checkpoints", digest, keep_last, deadline_s=60)
 
 
 def test_load_brings_back_members_router_scale_and_graph(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def exchange(
     members: Mapping[str, FakeMember], method: str = "graft", max_tokens: int = 10, **settings: Any
 ) -> Exchange:
     return Exchange(
-        members, METHODS[method].how, ExchangeConfig(**settings), max_tokens=max_tokens, deadline_s=5, seed=0
+        members, METHODS[method].how, ExchangeConfig(**settings), max_tokens=max_tokens, deadline_s=60, seed=0
     )  # type: ignore[arg-type]
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from server.rewards import BadReward, Item, RewardService, Verdict, VerdictCode
+from server.rewards import Item, RewardService, Verdict, VerdictCode
 from server.rewards.code import last_code_block, read_tests
-from server.sandbox.confine import MACHINES
 from server.sandbox.examiner import BadTests, FunctionTests, ProgramTests
+from tests.confinement import skip_where_code_cannot_be_confined
 
 NAME = "server.rewards.code:score"
 PATIENCE_S = 60.0
@@ -50,16 +50,20 @@ def confined_processes() -> list[psutil.Process]:
     return found
 
 
+def wait_until_all_have_ended() -> None:
+    """A process whose examiner was killed is ended by the kernel a moment later."""
+    deadline = time.monotonic() + PATIENCE_S
+    while any(process.status() != psutil.STATUS_ZOMBIE for process in confined_processes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 @pytest.fixture(scope="module")
 def service() -> Iterator[RewardService]:
     """One worker for all tests of this file, so that whatever one submission leaves behind meets the next."""
+    skip_where_code_cannot_be_confined()
     with RewardService(timeout_s=PATIENCE_S) as shared:
-        try:
-            shared.load_reward(NAME)
-        except BadReward as error:
-            if os.uname().machine not in MACHINES:
-                pytest.skip(str(error))
-            raise
+        shared.load_reward(NAME)
         yield shared
 
 
@@ -98,6 +102,10 @@ RIGHT = {
     "solution class": (
         "class Solution:\n    def twice(self, x: int) -> int:\n        return 2 * x",
         "assert Solution().twice(x=4) == 8",
+    ),
+    "names of the tests that are modules elsewhere": (
+        "def f(x):\n    return x",
+        "nt = 'a'\nassert f(nt).upper() == nt.upper()",
     ),
     "module the tests forgot to import": ("def f():\n    return 0.1 + 0.2", "assert math.isclose(f(), 0.3)"),
     "prints and a main part": (
@@ -158,6 +166,7 @@ def test_a_response_without_a_complete_block_fails(service: RewardService) -> No
     ("tests", "detail"),
     [
         ("assert f(", "the tests are not Python"),
+        ("assert f(1) == 1\nreturn", "the tests are not Python"),
         ("x = 1", "never use the submission"),
         ("def check(g):\n    assert g(1) == 1", "never use the submission"),
         ('{"inputs": [], "outputs": []}', "at least one"),
@@ -279,6 +288,9 @@ NO_OTHER = {
     "forged depth": FORGED_REPLY % ("[" * 50_000),
     "forged handles": FORGED_REPLY % '{"value": ["h", true]}',
     "forged exceptions": FORGED_REPLY % '{"raised": [["SystemExit"], {}, 3], "text": 5}',
+    "forged refusal": FORGED_REPLY % '{"value": null}\\n{"raised": ["ValueError"]}',
+    "a name without end": "f = []\nf.append(f)",
+    "a name that raises": "class L(list):\n    def __iter__(self):\n        raise ValueError\nf = L([1])",
     "looks for the results": LOOK_FOR_THE_SECRET,
 }
 TESTS = f"""
@@ -298,8 +310,23 @@ def test_a_hostile_submission_has_failed_and_costs_nothing_else(service: RewardS
     following = graded(service, f"def f(x):\n    return {case!r}", f"assert f(0) == {case!r}")
     assert (verdict.code, verdict.graded) == (VerdictCode.WRONG, True), verdict.detail
     assert following.code is VerdictCode.RIGHT, following.detail
-    assert confined_processes() == []
+    wait_until_all_have_ended()
     assert service.counters()["started"] == 1  # the worker has noticed nothing
+
+
+def test_a_library_of_the_tests_takes_no_address_from_a_submission(service: RewardService) -> None:
+    for memory in ("(8, True)", "struct.pack('<d', 6.0)"):
+        code = (
+            "import struct\nclass A:\n    __array_interface__ = "
+            f"{{'version': 3, 'shape': (1,), 'typestr': '<f8', 'data': {memory}}}\ndef f(x):\n    return A()"
+        )
+        verdict = graded(service, code, "import numpy as np\nassert np.allclose(f(3), 6)")
+        assert (verdict.code, verdict.detail) == (VerdictCode.WRONG, "TypeError in line 2 of the tests")
+
+
+def test_a_reply_that_is_no_answer_leaves_nothing_in_the_detail(service: RewardService) -> None:
+    verdict = graded(service, FORGED_REPLY % '{"value": ["what was read somewhere"]}', TESTS)
+    assert (verdict.code, verdict.detail) == (VerdictCode.WRONG, "the submission replied what is no value")
 
 
 def test_expected_results_are_nowhere_in_reach(service: RewardService) -> None:
@@ -308,15 +335,19 @@ def test_expected_results_are_nowhere_in_reach(service: RewardService) -> None:
     assert graded(service, LOOK_FOR_THE_SECRET, f"assert f({SECRET}) == {SECRET}").code is VerdictCode.RIGHT
 
 
-def test_a_submission_that_sleeps_is_ended_by_the_clock() -> None:
-    with RewardService() as service:
-        service.load_reward(NAME)
-        verdict = graded(service, "import time\ndef f(x):\n    time.sleep(10_000)", "assert f(1) == 1", 0.3)
-        assert verdict.code is VerdictCode.WRONG
-        assert "on the clock" in verdict.detail
-        verdict = graded(service, "import time\ntime.sleep(10_000)", '[{"input": "", "output": ""}]', 0.3)
-        assert "on the clock" in verdict.detail
-    assert confined_processes() == []
+SLEEPING = (
+    ("import time\ndef f(x):\n    time.sleep(10_000)", "assert f(1) == 1"),
+    ("import time\ntime.sleep(10_000)", '[{"input": "", "output": ""}]'),
+)
+
+
+def test_a_submission_that_sleeps_is_ended_by_the_clock(service: RewardService) -> None:
+    for code, tests in SLEEPING:
+        verdict = graded(service, code, tests, 0.5)
+        assert verdict.code is VerdictCode.WRONG, verdict.detail
+        # The examiner itself is ended where a loaded machine does not let it come to that.
+        assert "on the clock" in verdict.detail or verdict.detail == "the tests came to no end"
+    wait_until_all_have_ended()
 
 
 def test_a_program_that_prints_without_end_is_ended_by_its_output(service: RewardService) -> None:
@@ -392,6 +423,7 @@ def f():
 
 
 def test_a_submission_sees_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_where_code_cannot_be_confined()
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     with RewardService() as service:
@@ -402,6 +434,7 @@ def test_a_submission_sees_no_credentials(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_submission_ends_with_a_killed_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_where_code_cannot_be_confined()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with RewardService(timeout_s=PATIENCE_S) as service:
         service.load_reward(NAME)
@@ -418,10 +451,7 @@ def test_a_submission_ends_with_a_killed_worker(tmp_path: Path, monkeypatch: pyt
         (verdict,) = future.result(PATIENCE_S)
         assert verdict.code is VerdictCode.CRASH
         assert graded(service, "def f(x):\n    return x", "assert f(1) == 1").code is VerdictCode.RIGHT
-    deadline = time.monotonic() + PATIENCE_S
-    while any(process.status() != psutil.STATUS_ZOMBIE for process in confined_processes()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until_all_have_ended()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -440,6 +470,7 @@ def test_a_submission_ends_with_a_killed_worker(tmp_path: Path, monkeypatch: pyt
         ("  ```Python title=x\n  a\n    b\n  ```", "a\n  b\n"),
         ("```javascript\na\n```", None),
         ("no code", None),
+        ("```" + "a" * 50_000 + "`", None),  # at once
         ("```python\n```", ""),
     ],
 )

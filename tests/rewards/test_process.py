@@ -16,7 +16,9 @@ from server.rewards.verdicts import Outcome
 
 READY = "import sys, time, os; print('ready', flush=True); sys.stdin.readline(); "
 BEGUN = READY + "print('begun', flush=True); "
-REQUEST = Request("grade", "x", "y", timeout_s=0.2)
+PATIENCE_S = 60.0
+REQUEST = Request("grade", "x", "y", timeout_s=PATIENCE_S)
+BRIEF = Request("grade", "x", "y", timeout_s=0.2)
 
 StandIn = Callable[..., WorkerProcess]
 
@@ -25,7 +27,7 @@ StandIn = Callable[..., WorkerProcess]
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     def start(code: str, cancelled: threading.Event | None = None) -> WorkerProcess:
         monkeypatch.setattr(process, "worker_command", lambda _memory, _reward: [sys.executable, "-c", code])
-        return WorkerProcess(memory_bytes=1 << 30, start_timeout_s=30.0, cancelled=cancelled or threading.Event())
+        return WorkerProcess(memory_bytes=1 << 30, start_timeout_s=PATIENCE_S, cancelled=cancelled or threading.Event())
 
     return start
 
@@ -36,13 +38,13 @@ def test_code_that_ignores_the_alarm_is_killed_by_its_processor_time(
     monkeypatch.setattr(process, "WALL_FACTOR", 1000.0)  # a loaded machine must not ring first
     worker = stand_in(BEGUN + "\nwhile True: pass")
     with pytest.raises(ItemTimedOut, match="processor time; killed"):
-        worker.ask(REQUEST)
+        worker.ask(BRIEF)
 
 
 def test_code_that_sleeps_is_killed_by_the_clock(stand_in: StandIn) -> None:
     worker = stand_in(BEGUN + "time.sleep(1000)")
     with pytest.raises(ItemTimedOut, match="on the clock; killed"):
-        worker.ask(REQUEST)
+        worker.ask(BRIEF)
 
 
 @pytest.mark.parametrize(("code", "busy"), [(READY + "os._exit(9)", False), (BEGUN + "os._exit(9)", True)])

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from server.sandbox import confine
 from server.sandbox.syscalls import ALLOWED, CONDITIONAL
 from server.sandbox.values import Malformed, decode, encode, from_line, to_line
+from tests.confinement import skip_where_code_cannot_be_confined
 
 DEADLINE_S = 60
 # Tried in a fresh process that is confined first; prints what was possible.
@@ -68,10 +69,7 @@ print(json.dumps(possible))
 
 def possible(user: int | None, landlock: bool) -> set[str]:
     """What a confined process could do."""
-    try:
-        confine.refuse_unknown_machine()
-    except confine.CannotConfine as error:
-        pytest.skip(str(error))
+    skip_where_code_cannot_be_confined()
     done = subprocess.run(
         [sys.executable, "-B", "-c", PROBE, json.dumps([user, landlock])],
         capture_output=True,
@@ -95,6 +93,44 @@ def test_the_same_holds_for_an_ordinary_user(landlock: bool) -> None:
     found = possible(65534, landlock) - {"library"}  # root's own interpreter may be closed to other users
     hidden = landlock and confine.hides_files()
     assert found == {"itself"} | (set() if hidden else {"reading"})
+
+
+# Makes prctl(PR_SET_SECCOMP) fail, as a container's profile may, and loads the reward.
+REFUSING = """
+import json, platform, sys
+from server.rewards import BadReward, RewardService
+from server.sandbox import confine
+
+column, architecture, _ = confine.MACHINES[platform.machine()]
+confine._prctl("NO_NEW_PRIVS", confine._PR_SET_NO_NEW_PRIVS, 1)
+confine._install_filter([
+    (confine._LOAD, 0, 0, confine._NUMBER),
+    (confine._EQUAL, 1, 0, (157, 167)[column]),
+    (confine._RETURN, 0, 0, confine._ALLOW),
+    (confine._LOAD, 0, 0, confine._ARGUMENTS),
+    (confine._EQUAL, 0, 1, confine._PR_SET_SECCOMP),
+    (confine._RETURN, 0, 0, confine._REFUSE | 1),
+    (confine._RETURN, 0, 0, confine._ALLOW),
+])
+with RewardService() as service:
+    try:
+        service.load_reward("server.rewards.code:score")
+    except BadReward as error:
+        print(error)
+"""
+
+
+def test_a_machine_that_takes_no_filter_is_refused_by_name() -> None:
+    skip_where_code_cannot_be_confined()
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", REFUSING],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "unread code cannot be confined here: prctl(PR_SET_SECCOMP) is refused (Operation not perm" in done.stdout
 
 
 def test_another_kind_of_machine_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ def main(rank: int, rendezvous: str, model: Path, output: Path) -> None:
     torch.set_num_threads(1)
     found: dict[str, object] = {}
     for stage in (1, 3):
-        spec = exact_spec(model, zero_stage=stage, max_tokens_per_pack=50, share_tokens=20, timeout_s=60.0)
+        spec = exact_spec(model, zero_stage=stage, max_tokens_per_pack=50, share_tokens=20, timeout_s=180.0)
         trainer = Trainer(spec, rank=rank, world=2, rendezvous=rendezvous)
         before = {name: tensor.clone() for name, tensor in trainer.weights().items()}
         found[f"scores {stage}"] = trainer.score([response.pair for response in responses(3)])
@@ -25,7 +25,7 @@ def main(rank: int, rendezvous: str, model: Path, output: Path) -> None:
         found[f"gradient {stage}"] = {name: before[name] - tensor for name, tensor in trainer.weights().items()}
         trainer.close()
 
-    spec = TrainerSpec(str(model), learning_rate=1e-2, device="cpu", timeout_s=60.0)
+    spec = TrainerSpec(str(model), learning_rate=1e-2, device="cpu", timeout_s=180.0)
     trainer = Trainer(spec, rank=rank, world=2)
     # One response leaves the second rank without work, none leaves both.
     for step, batch in enumerate(([responses(1, old=False), responses(2, old=False)], [responses(4)[:1]]), 1):
