@@ -167,8 +167,8 @@ class Sampler:
 
 
 def _mixed(own: Mapping[int, Rollout]) -> list[int]:
-    """Prompts whose group has a gradient of its own, in order."""
-    return [prompt for prompt, rollout in own.items() if rollout.group.mixed]
+    """Prompts whose group has a gradient of its own, in order: 0 < k < n, a missing verdict counting as wrong."""
+    return [prompt for prompt, rollout in own.items() if 0 < rollout.group.successes < rollout.group.n]
 
 
 def _rollout(name: str, prompt: int, samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> Rollout:

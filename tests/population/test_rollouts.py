@@ -13,7 +13,7 @@ from population import health
 from population.config import RunConfig, parse
 from population.prompts import Problem, PromptBatches
 from population.rollouts import Sampler, StepRollouts
-from server.rewards import RewardService
+from server.rewards import Item, RewardService, Verdict, VerdictCode
 from server.rollouts.engine import Sample, SamplingParams, TokenPrompt
 
 PROBLEMS = [Problem(key, f"{key}?", str(key), "d") for key in range(1, 25)]
@@ -59,7 +59,7 @@ def config(**rollouts: Any) -> RunConfig:
 
 def collect(members: dict[str, Asked], step: int = 1, **rollouts: Any) -> StepRollouts:
     ids = {name: {p.key: (5,) for p in PROBLEMS} for name in members}
-    with RewardService(workers=1, timeout_s=5.0) as rewards:
+    with RewardService(workers=1, timeout_s=60.0) as rewards:
         sampler = Sampler(members, {}, ids, rewards, config(**rollouts))  # type: ignore[arg-type]
         return sampler.collect(step, PromptBatches(PROBLEMS, 4, seed=0))
 
@@ -108,6 +108,24 @@ def test_the_cap_on_rounds_leaves_a_short_step_and_says_so() -> None:
         "dynamic sampling: 0 of 4 groups of mixed outcome after 12 prompts; the step is short, raise "
         "rollouts.dynamic_sampling_rounds"
     ]
+
+
+class LateJudge:
+    """A verifier that finds the first response of a group right and has no verdict on the second."""
+
+    def submit(self, items: Sequence[Item]) -> Future[list[Verdict]]:
+        future: Future[list[Verdict]] = Future()
+        future.set_result([Verdict((VerdictCode.RIGHT, VerdictCode.TIMEOUT)[i % 2]) for i in range(len(items))])
+        return future
+
+
+def test_a_group_with_a_gradient_fills_the_batch_although_a_verdict_is_missing() -> None:
+    members = {name: Asked(Oracle(some)) for name in "ab"}
+    ids = {name: {p.key: (5,) for p in PROBLEMS} for name in members}
+    batches = PromptBatches(PROBLEMS, 4, seed=0)
+    sampler = Sampler(members, {}, ids, LateJudge(), config(dynamic_sampling=True))  # type: ignore[arg-type]
+    assert list(sampler.collect(1, batches).trained("a")) == [p.key for p in batches.batch(1)]
+    assert members["a"].engine.asked == [[p.key for p in batches.batch(1)]]
 
 
 def test_the_whole_data_set_is_the_limit_of_sampling_on() -> None:
