@@ -24,7 +24,7 @@ CPU_SHARE, WALL_SHARE = 0.8, 0.6
 MEMORY_BYTES = 1 << 30
 OUTPUT_BYTES = 4 << 20
 
-_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+.-]*)[^\n`]*$", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+.-]*)(?![\w+.-])[^\n`]*$", re.MULTILINE)
 _PYTHON = {"", "python", "python3", "py"}
 
 

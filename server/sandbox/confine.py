@@ -45,7 +45,7 @@ READABLE = ("/usr", "/lib", "/lib64", "/dev/null", "/dev/zero", "/dev/random", "
 
 
 class CannotConfine(RuntimeError):
-    """This machine lacks what confinement needs; the message names it."""
+    """This machine lacks what confinement needs, or refuses it; the message names it."""
 
 
 def refuse_unknown_machine() -> None:
@@ -59,14 +59,14 @@ def refuse_unknown_machine() -> None:
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; at once if it already has."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl("PDEATHSIG", _PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hide_from_peers() -> None:
     """Keep this process's memory, environment and descriptors from other processes of the same user."""
-    _prctl(_PR_SET_DUMPABLE, 0)
+    _prctl("DUMPABLE", _PR_SET_DUMPABLE, 0)
 
 
 def confine(*, cpu_s: float, memory_bytes: int, readable: Sequence[str]) -> None:
@@ -78,7 +78,7 @@ def confine(*, cpu_s: float, memory_bytes: int, readable: Sequence[str]) -> None
     refuse_unknown_machine()
     _limit(cpu_s, memory_bytes)
     _drop_capabilities()
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _prctl("NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
     _restrict_reading(readable)
     _install_filter(_filter())
 
@@ -103,11 +103,15 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _prctl(option: int, value: int, pointer: ctypes.c_void_p | None = None) -> None:
+def _prctl(name: str, option: int, value: int, pointer: ctypes.c_void_p | None = None) -> None:
     zero = ctypes.c_ulong(0)
     third = zero if pointer is None else pointer
     if _library().prctl(ctypes.c_int(option), ctypes.c_ulong(value), third, zero, zero) != 0:
-        raise CannotConfine(f"prctl({option}) is refused here: {os.strerror(ctypes.get_errno())}")
+        reason = os.strerror(ctypes.get_errno())
+        raise CannotConfine(
+            f"unread code cannot be confined here: prctl(PR_SET_{name}) is refused ({reason}); "
+            "the kernel, or the profile of the container, must allow it"
+        )
 
 
 def _drop_capabilities() -> None:
@@ -115,7 +119,9 @@ def _drop_capabilities() -> None:
     header = ctypes.create_string_buffer(struct.pack("<Ii", _CAPABILITY_VERSION_3, 0))
     nothing = ctypes.create_string_buffer(24)
     if _library().syscall(MACHINES[platform.machine()][2], header, nothing) != 0:
-        raise CannotConfine(f"capset is refused here: {os.strerror(ctypes.get_errno())}")
+        raise CannotConfine(
+            f"unread code cannot be confined here: capset is refused ({os.strerror(ctypes.get_errno())})"
+        )
 
 
 # --- reading: Landlock -----------------------------------------------------------------------------------------------
@@ -222,4 +228,4 @@ def _install_filter(program: Sequence[Instruction]) -> None:
     code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
     memory = ctypes.create_string_buffer(code, len(code))
     described = _Program(len(program), ctypes.cast(memory, ctypes.c_void_p))
-    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.cast(ctypes.byref(described), ctypes.c_void_p))
+    _prctl("SECCOMP", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.cast(ctypes.byref(described), ctypes.c_void_p))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import importlib
+import importlib.util
 import json
 import math
 import os
@@ -19,11 +19,11 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from server.sandbox.confine import die_with_parent, hide_from_peers
+from server.sandbox.confine import CannotConfine, die_with_parent, hide_from_peers
 from server.sandbox.process import Budget, Confined, Failed
 from server.sandbox.remote import Link
 
@@ -32,6 +32,9 @@ FILE_NAME = "<tests>"
 
 class BadTests(ValueError):
     """The tests are at fault, whatever the submission; the message says how."""
+
+
+FAULTS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (BadTests, CannotConfine)}
 
 
 @dataclass(frozen=True)
@@ -61,20 +64,26 @@ class FunctionTests:
     def tree(self) -> ast.Module:
         """Raises BadTests where the text is not Python."""
         try:
-            return ast.parse(self.text, FILE_NAME)
+            tree = ast.parse(self.text, FILE_NAME)
+            compile(tree, FILE_NAME, "exec")  # what is a sentence and yet no program, such as a lone return
+            return tree
         except (SyntaxError, ValueError, RecursionError) as error:
             raise BadTests(f"the tests are not Python: {error}") from None
 
     def run(self, code: str, budget: Budget) -> None:
         """Raises Failed where an assertion does not hold, BadTests where there is none about the submission."""
         tree = self.tree()
+        imports = _imports(tree)
         with Confined(code, "functions", budget) as process:
             try:
                 link = Link(process)
+                names = link.names(_wanted(tree, imports))
+            except CannotConfine:
+                raise
             except Exception as error:
                 raise Failed(f"{type(error).__name__} when the submission was run") from None
             module = types.ModuleType("tests")
-            vars(module).update(_imports(tree), **link.names(_wanted(tree)))
+            vars(module).update(imports, **names)
             try:
                 exec(compile(tree, FILE_NAME, "exec"), vars(module))
                 for name, value in list(vars(module).items()):
@@ -94,7 +103,7 @@ Tests = ProgramTests | FunctionTests
 
 
 def examine(code: str, tests: Tests, budget: Budget) -> str | None:
-    """None where the code passes, else one line on why not. Raises BadTests.
+    """None where the code passes, else one line on why not. Raises BadTests, CannotConfine.
 
     Forks: to be called in a process with one thread, such as the worker of a reward function.
     """
@@ -103,14 +112,14 @@ def examine(code: str, tests: Tests, budget: Budget) -> str | None:
     said = _apart(lambda: tests.run(code, budget), budget)
     if said is None:
         return "the tests came to no end"
-    fault, passed, detail = said
-    if fault:
-        raise BadTests(detail)
-    return None if passed else detail
+    how, detail = said
+    if how in FAULTS:
+        raise FAULTS[how](detail)
+    return None if how == "passed" else detail
 
 
 def _apart(work: Callable[[], None], budget: Budget) -> list[Any] | None:
-    """[tests at fault, passed, detail] from a child process, None where it ended or was killed without a word."""
+    """[how it went, detail] from a child process, None where it ended or was killed without a word."""
     reader, writer = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -149,19 +158,20 @@ def _in_child(work: Callable[[], None], writer: int, parent: int, budget: Budget
         os._exit(0)
 
 
-def _outcome(work: Callable[[], None]) -> tuple[bool, bool, str]:
+def _outcome(work: Callable[[], None]) -> tuple[str, str]:
+    """("passed", "failed" or one of FAULTS, detail)."""
     try:
         work()
     except Failed as failure:
-        return False, False, str(failure)
-    except BadTests as fault:
-        return True, False, str(fault)
+        return "failed", str(failure)
+    except (BadTests, CannotConfine) as fault:
+        return type(fault).__name__, str(fault)
     except Exception as error:  # ours, not the submission's
-        return True, False, f"the examiner failed: {type(error).__name__}: {error}"
-    return False, True, ""
+        return BadTests.__name__, f"the examiner failed: {type(error).__name__}: {error}"
+    return "passed", ""
 
 
-def _say(outcome: tuple[bool, bool, str]) -> None:
+def _say(outcome: tuple[str, str]) -> None:
     with contextlib.suppress(BrokenPipeError):
         os.write(3, json.dumps(outcome).encode("ascii"))
 
@@ -174,16 +184,19 @@ def _loaded_names(tree: ast.Module) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
-def _wanted(tree: ast.Module) -> list[str]:
+def _wanted(tree: ast.Module, imports: Collection[str]) -> list[str]:
     """Names the tests take from the submission: never one of Python's own, so that none is replaced."""
-    return sorted(_loaded_names(tree) - set(vars(builtins)) - set(_imports(tree)))
+    return sorted(_loaded_names(tree) - set(vars(builtins)) - set(imports))
 
 
 def _imports(tree: ast.Module) -> dict[str, types.ModuleType]:
-    """Standard modules the tests name without importing them, as in math.isclose: the real ones."""
+    """Standard modules the tests name without importing or defining them, as in math.isclose: the real ones."""
     bases = {n.value.id for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
     called = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
-    return {name: importlib.import_module(name) for name in sorted(bases - called) if name in sys.stdlib_module_names}
+    bound = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    bound |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+    wanted = sorted((bases - called - bound) & sys.stdlib_module_names)
+    return {name: importlib.import_module(name) for name in wanted if importlib.util.find_spec(name)}
 
 
 def _line_of(error: BaseException) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.rewards.process import processor_seconds, worker_environment
+from server.sandbox.confine import CannotConfine
 from server.sandbox.submission import HEADER_DIGITS, READY
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -120,11 +121,11 @@ class Confined:
         if self._start_s is None and b"\n" in self._received:
             line, _, self._received = self._received.partition(b"\n")
             if line + b"\n" != READY:
-                raise RuntimeError(line.decode("utf-8", "replace"))
+                raise CannotConfine(line.decode("utf-8", "replace"))
             self._start_s = processor_seconds(self._process.pid)
 
     def _exchange(self, message: bytes, *, whole: bool) -> bytes:
-        """Send the message; receive one line, or all there will be where `whole`. Raises Failed."""
+        """Send the message; receive one line, or all there will be where `whole`. Raises Failed, CannotConfine."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         unsent, self._order = memoryview(self._order + message), b""
@@ -147,7 +148,7 @@ class Confined:
                 elif piece := os.read(reader, PIECE_BYTES):
                     self._received += piece
                 elif self._start_s is None:
-                    raise RuntimeError("a confined process did not start")
+                    raise CannotConfine("a process ended before it was confined")
                 elif whole:
                     return self._received
                 else:
