@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from graft.admission import one_success, random_admission
 from graft.methods import METHODS
 from graft.selection import exchange, random_prompts
 from population.data.presets import source_settings
@@ -37,6 +38,8 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 # Rules that rank complementary candidates, so that a measured value changes what they choose.
 CHOOSING = (exchange, random_prompts)
+# Rules of admission whose weights are a draw, which measures no candidate.
+DRAWING = (one_success, random_admission)
 
 
 class Section(BaseModel):
@@ -366,7 +369,8 @@ class RunConfig(Section):
                 f"rollouts.dynamic_sampling: it leaves out the all-fail groups that method {self.method!r} exchanges; "
                 "use it with method: grpo"
             )
-        if self.exchange.router == "scored" and METHODS[self.method].which not in (None, *CHOOSING):
+        which, admit = METHODS[self.method].which, METHODS[self.method].how.admit
+        if self.exchange.router == "scored" and which is not None and (which not in CHOOSING or admit in DRAWING):
             raise ValueError(
                 f"exchange.router: scored measures which candidate is best, and method {self.method!r} does not choose "
                 "by that; set estimated"

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.admission import one_success
 from graft.compatibility import updated_edge_rate
 from graft.methods import Method
 from graft.selection import Transfer, best_candidates, hold_out
@@ -94,8 +95,10 @@ class Router:
 
     def observe(self, weights: Mapping[tuple[str, str], Iterable[float]]) -> None:
         """Update g of every edge (receiver, source) used in the step from the weights of its responses (dropped =
-        0).
+        0). Not where one success of a slot is drawn: 1/n would then tell of the draw, and punish the edges in use.
         """
+        if self._method.how.admit is one_success:
+            return
         decay = self._settings.edge_rate_decay
         for edge, values in weights.items():
             mean = float(np.mean(list(values)))

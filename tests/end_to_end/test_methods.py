@@ -1,4 +1,4 @@
-"""Every method trains the demo's members; without peers every one of them is GRPO bit for bit."""
+"""Every method trains the demo's members; without peers those whose own loss is GRPO's are GRPO bit for bit."""
 
 from __future__ import annotations
 

@@ -65,6 +65,10 @@ def with_recorded(**keys: object) -> dict[str, object]:
             {"method": "graft-no-balance", "exchange": {"router": "scored"}},
             "exchange.router: scored measures which candidate is best, and method 'graft-no-balance' does not choose",
         ),
+        (
+            {"method": "graft-sgt", "exchange": {"router": "scored"}},
+            "exchange.router: scored measures which candidate is best, and method 'graft-sgt' does not choose by that",
+        ),
         ({"steps": "many"}, "steps: Input should be a valid integer"),
         ({"steps": None}, "give either steps or epochs"),
         ({"epochs": 2}, "give either steps or epochs"),

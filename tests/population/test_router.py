@@ -69,6 +69,15 @@ def test_an_edge_rate_starts_at_one_and_averages_the_admitted_weights_of_steps_i
     assert router.edge_rates["b", "a"] == pytest.approx(0.9)
 
 
+def test_drawing_one_success_of_a_slot_does_not_turn_the_router_away_from_the_source_it_used() -> None:
+    step = counts({"a": {1: 0}, "b": {1: 7}, "c": {1: 1}})
+    router = Router(METHODS["graft-sgt"], ExchangeConfig(balance="none", holdout=0.0), 0)
+    for number in range(1, 60):
+        (chosen,) = router.route(number, step).grafted
+        assert (chosen.source, chosen.value) == ("b", 7 / 8)
+        router.observe({("a", "b"): [1.0, *[0.0] * 7]})
+
+
 def test_a_low_edge_rate_moves_a_slot_to_the_more_compatible_peer() -> None:
     step = counts({"a": {1: 0}, "b": {1: 4}, "c": {1: 4}})
     router = Router(METHODS["graft"], ExchangeConfig(balance="none", holdout=0.0), 0)
