@@ -88,7 +88,7 @@ def _peer_note(group: GroupRecord, transfer: TransferRecord | None, floor: float
     if transfer.held_out:
         return "Withheld as a control: not scored, not trained on."
     gate = "each response has its weight beside it" if floor is None else "the weight is min(s, 1) above the floor"
-    return f"Keeps the advantages its own rewards gave it; {gate}."
+    return f"A is the advantage in its own member's update; {gate}."
 
 
 def gate_floor(floor: float | None, transfer: TransferRecord | None) -> float | None:

@@ -65,7 +65,7 @@ def warnings(step: int, rollouts: StepRollouts, prompts_per_step: int) -> list[E
             text = f"ungraded: the verifier failed on {ungraded} of {len(rewards)} responses; see their verdicts"
             events.append(EventRecord("warning", text, name, step))
         kept = len(rollouts.trained(name))
-        if rollouts.left_out and kept < prompts_per_step:
+        if name in rollouts.left_out and kept < prompts_per_step:
             text = (
                 f"dynamic sampling: {kept} of {prompts_per_step} groups of mixed outcome after {len(own)} prompts; "
                 "the step is short, raise rollouts.dynamic_sampling_rounds"

@@ -71,7 +71,7 @@ def _fix(merged: Tree, given: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         return
     for key, value in method.settings.items():
         for source, leaves in given[naming:]:
-            if key in leaves and leaves[key] != value:
+            if key in leaves and _number(leaves[key]) != value:
                 raise ConfigError(
                     f"{source}: {key}: method {method.name!r} is this row of the paper because {key} = {value}; "
                     f"leave {key} out, or choose another method to set it"
@@ -120,8 +120,7 @@ def apply_override(tree: Tree, override: str) -> tuple[str, Any]:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         raise ConfigError(f"--set {override}: the value is not valid YAML; quote it") from None
-    if isinstance(value, str) and _is_float(value):
-        value = float(value)  # YAML 1.1 reads 3e-4 as text
+    value = _number(value)
     node: Any = tree
     *parents, last = key.split(".")
     for part in parents:
@@ -140,12 +139,14 @@ def apply_override(tree: Tree, override: str) -> tuple[str, Any]:
     return key, value
 
 
-def _is_float(text: str) -> bool:
+def _number(value: Any) -> Any:
+    """The number that a text such as 3e-4 writes, which YAML 1.1 reads as text; anything else as it is."""
+    if not isinstance(value, str) or value.strip()[:1] not in tuple("+-.0123456789"):
+        return value
     try:
-        float(text)
+        return float(value)
     except ValueError:
-        return False
-    return text.strip()[:1] in "+-.0123456789"
+        return value
 
 
 def _position(entries: list[Any], part: str, override: str) -> int:

@@ -71,6 +71,15 @@ def test_contradicting_the_row_in_its_own_layer_or_above_is_refused(base: Path, 
     assert load(base, ["method=graft-floor-0.7", "exchange.floor=0.7"]).exchange.floor == 0.7
 
 
+def test_a_fixed_number_may_be_repeated_in_the_notation_that_yaml_reads_as_text(base: Path, tmp_path: Path) -> None:
+    row = tmp_path / "row.yaml"
+    row.write_text("method: hacpo\nupdate: {clip_low: 3e-4, clip_high: 4e-4}\n")
+    assert load(base, (), [row]).update.clip_low == 3e-4
+    row.write_text("method: hacpo\nupdate: {clip_low: 2e-4}\n")
+    with pytest.raises(ConfigError, match=r"update\.clip_low: method 'hacpo' is this row"):
+        load(base, (), [row])
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_row_s_fixed_settings_are_keys_of_the_configuration_and_take_effect(method: str) -> None:
     tree = {key: value for key, value in BASE.items() if key != "exchange"} | {"method": method}

@@ -110,6 +110,12 @@ def test_the_cap_on_rounds_leaves_a_short_step_and_says_so() -> None:
     ]
 
 
+def test_a_recorded_member_without_a_group_in_the_step_is_not_said_to_lack_any() -> None:
+    found = collect({"a": Asked(Oracle(lambda _: 1)), "b": Asked(Oracle(lambda _: 1))}, dynamic_sampling=True)
+    found.rollouts["old"] = {}
+    assert health.warnings(1, found, 4) == []
+
+
 class LateJudge:
     """A verifier that finds the first response of a group right and has no verdict on the second."""
 
