@@ -85,6 +85,7 @@ def select(selectors: Sequence[str], store: str, *, unfinished: bool = False) ->
         elif path.suffix == ".json" and path.is_file():
             saved = load_saved(path)
             selection.adopt(saved.baselines, saved.cost)
+            selection.notes += [note for note in saved.notes if note not in selection.notes]
             for known in saved.arms:
                 selection.descriptions.setdefault(arm or known.name, known.description)
                 for run in known.runs.values():
@@ -121,6 +122,8 @@ def _store_and_glob(selector: str, store: str) -> tuple[str, str]:
         return head, tail
     if "://" in selector or Path(selector).is_file():
         return selector, "*"
+    if "/" in selector or selector.endswith((".json", ".db")):  # no uid and no name has a slash
+        raise CompareError(f"{selector}: there is no such folder or file; check the path")
     return store, selector
 
 

@@ -107,6 +107,7 @@ class Saved:
     arms: tuple[Arm, ...]
     baselines: tuple[str, ...]
     cost: str
+    notes: tuple[str, ...]
 
 
 def load_saved(path: Path) -> Saved:
@@ -117,7 +118,11 @@ def load_saved(path: Path) -> Saved:
         raise SavedError(f"{path}: cannot be read as JSON ({' '.join(str(error).split())})") from None
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:
         raise SavedError(f"{path}: is no comparison of this program (format {FORMAT!r}); write one with --json")
-    return Saved(tuple(_arm(entry) for entry in tree["arms"]), tuple(tree["baselines"]), tree["equal_cost"])
+    try:
+        arms = tuple(_arm(entry) for entry in tree["arms"])
+        return Saved(arms, tuple(tree["baselines"]), tree["equal_cost"], tuple(tree["notes"]))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise SavedError(f"{path}: is not as --json wrote it ({error!r}); write it again") from None
 
 
 def _arm(entry: Mapping[str, Any]) -> Arm:

@@ -126,7 +126,10 @@ def _seconds_per_rollout(checked: Checked) -> float | None:
 def run(console: Console, checked: Checked, jobs: int) -> int:
     """Run what is not finished and print the comparison; returns the exit code: 0, or 1 when a run failed."""
     sweep, runs = checked.sweep, checked.runs
-    sweep.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        sweep.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SweepError(f"{sweep.folder}: cannot be made ({error.strerror}); choose another --folder") from None
     with _alone(sweep.folder):
         write_manifest(sweep.folder, sweep.manifest)
         lengths = {one.uid: checked.plans[one.uid].steps for one in runs}

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import yaml
 from pydantic import Field, ValidationError
@@ -106,6 +107,7 @@ def load_sweep(path: Path, folder: Path | None = None, overrides: Sequence[str] 
     spec = _read(path)
     arms = (*_grid_arms(spec, path), *spec.arms)
     _check_arms(spec, arms, path)
+    _check_overrides(spec, arms, overrides)
     place = folder or spec.folder or Path("runs") / spec.name
     runs = tuple(
         _planned(path, spec, arm, seed, place, overrides) for seed in dict.fromkeys(spec.seeds) for arm in arms
@@ -123,7 +125,8 @@ def _read(path: Path) -> SweepSpec:
     if not isinstance(tree, dict):
         raise SweepError(f"{path}: expected keys and values at the top level, found {type(tree).__name__}")
     _refuse_unknown(path, "", tree, SweepSpec.model_fields)
-    for entry in tree.get("arms") or ():
+    listed = tree.get("arms")
+    for entry in listed if isinstance(listed, list) else ():
         if isinstance(entry, dict):
             _refuse_unknown(path, f"arm {entry.get('name')!r}: ", entry, ArmSpec.model_fields)
     try:
@@ -160,7 +163,7 @@ def _grid_arms(spec: SweepSpec, path: Path) -> Iterator[ArmSpec]:
             raise SweepError(
                 f"{path}: grid: {name!r} is too long or not plain enough to name an arm; list such arms under arms"
             )
-        method = METHODS.get(settings.get("method", ""))
+        method = METHODS.get(str(settings.get("method")))
         yield ArmSpec(name=name, description=method.description if method else "", settings=settings)
 
 
@@ -195,6 +198,20 @@ def _check_arms(spec: SweepSpec, arms: Sequence[ArmSpec], path: Path) -> None:
         raise SweepError(f"{path}: cost: there is no cost {spec.cost!r}; {_hint(spec.cost, list(COSTS))}")
 
 
+def _check_overrides(spec: SweepSpec, arms: Sequence[ArmSpec], overrides: Sequence[str]) -> None:
+    """What makes runs different is not overridden: they would no longer be what their names say."""
+    owners = {key: "the seed" for key in spec.seed_keys}
+    owners |= {key: f"arm {arm.name!r}" for arm in arms for key in arm.settings}
+    for override in overrides:
+        key = override.partition("=")[0]
+        own = next((own for own in owners if own == key or own.startswith(f"{key}.")), None)
+        if own is not None:
+            raise SweepError(
+                f"--set {override}: {owners[own]} sets {own}, and every run would get the same; change the sweep's "
+                "file, or choose runs with --arm and --seed"
+            )
+
+
 def _planned(
     path: Path, spec: SweepSpec, arm: ArmSpec, seed: int, folder: Path, overrides: Sequence[str]
 ) -> PlannedRun:
@@ -220,7 +237,7 @@ def _planned(
 
 
 def _store_url(home: Path) -> str:
-    return f"sqlite:///{home / 'graft.db'}"
+    return f"sqlite:///{quote(str(home / 'graft.db'))}"
 
 
 def _fill(value: Any, values: Mapping[str, str], key: str) -> Any:

@@ -81,6 +81,8 @@ def test_unfinished_runs_are_left_out_and_named(store: Path) -> None:
         ("x=", "x=: expected ARM=SELECTOR"),
         ("x=a-0 x=c-0", "arm 'x' has two runs of seed 0: a-0 and c-0; select one by its uid"),
         ("{folder}", "{folder}: is a folder without sweep.json"),
+        ("{folder}/none", "{folder}/none: there is no such folder or file; check the path"),
+        ("none.json", "none.json: there is no such folder or file; check the path"),
     ],
 )
 def test_selectors_that_mean_nothing_are_refused(store: Path, selector: str, said: str) -> None:

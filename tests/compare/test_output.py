@@ -98,6 +98,8 @@ def test_json_holds_every_number_and_is_compared_again(tmp_path: Path) -> None:
     saved = load_saved(path)
     assert saved.arms == BOTH.arms
     assert as_json(compare([str(path)], store="")) == path.read_text()
+    path.write_text(as_json(replace(BOTH, notes=("left out: c-0",))))
+    assert compare([str(path)], store="").notes == ("left out: c-0",)
     tree = json.loads(path.read_text())
     entry = next(r for r in tree["results"] if (r["arm"], r["member"], r["benchmark"]) == ("graft", None, None))
     paired = BOTH.against(GRAFT, GRPO)
@@ -108,7 +110,7 @@ def test_json_holds_every_number_and_is_compared_again(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_comparison_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
-    for text in ("{", "[]", '{"format": "else"}'):
+    for text in ("{", "[]", '{"format": "else"}', as_json(BOTH).replace('"uid"', '"id"')):
         path.write_text(text)
         with pytest.raises(SavedError, match=re.escape(str(path))):
             load_saved(path)

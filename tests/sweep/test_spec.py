@@ -15,6 +15,7 @@ from population.errors import RunError
 from population.sweep.command import chosen
 from population.sweep.manifest import MANIFEST, SweepError, read_manifest, write_manifest
 from population.sweep.spec import Sweep, load_sweep
+from server.store.connections import locate
 
 SWEEPS = Path("configs/sweeps")
 MINIMAL: dict[str, Any] = {"name": "tiny", "base": "configs/demo.yaml", "seeds": [3, 4]}
@@ -55,6 +56,28 @@ def test_settings_come_in_the_order_sweep_arm_seed_command_line(tmp_path: Path) 
     assert (config.exchange.floor, config.steps, config.update.learning_rate) == (0.5, 7, 3e-4)
     assert (config.seed, config.warm_start_seed) == (3, 3)
     assert (config.folder, config.store_url) == (Path("elsewhere"), "sqlite:///elsewhere/a-3/graft.db")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("seed=7", "--set seed=7: the seed sets seed, and every run would get the same; "),
+        ("method=grpo", "--set method=grpo: arm 'a' sets method, and "),
+        ("exchange={floor: 0.5}", "arm 'b' sets exchange.floor, and "),
+    ],
+)
+def test_what_tells_runs_apart_is_not_overridden(tmp_path: Path, override: str, said: str) -> None:
+    arms = [
+        {"name": "a", "settings": {"method": "graft-no-gate"}},
+        {"name": "b", "settings": {"exchange.floor": 0.7}},
+    ]
+    with pytest.raises(SweepError, match=re.escape(said)):
+        load_sweep(written(tmp_path, arms=arms), None, [override])
+
+
+def test_a_folders_name_may_hold_anything(tmp_path: Path) -> None:
+    sweep = load_sweep(written(tmp_path, arms=[{"name": "a"}]), tmp_path / "50%25 ?#")
+    assert locate(sweep.runs[0].config.store_url).database == tmp_path / "50%25 ?#" / "a-3" / "graft.db"
 
 
 def test_overlays_of_the_sweep_and_the_arm_lie_under_the_settings(tmp_path: Path) -> None:
@@ -101,6 +124,8 @@ def test_the_manifest_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     ("keys", "said"),
     [
         ({}, "there is no arm; give grid or arms"),
+        ({"arms": 5}, "arms: Input should be a valid"),
+        ({"grid": {"method": [["grpo"]]}}, "arm 'grpo': configs/demo.yaml: method: Input should be a valid string"),
         ({"arms": [{"name": "a"}], "seed": [0]}, "unknown key 'seed'; did you mean 'seeds'?"),
         ({"arms": [{"name": "a", "set": {}}]}, "arm 'a': unknown key 'set'; there are: name, description"),
         ({"arms": [{"name": "a b"}]}, "arms.0.name: String should match pattern"),
