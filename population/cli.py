@@ -106,6 +106,7 @@ def plan(config: ConfigPath, set_: Overrides = None, overlay: Overlays = None) -
 
         with reward_service(settings.rewards) as rewards:
             derived = forecast(settings, rewards, local_folders(settings))
+        dynamic = settings.rollouts.dynamic_sampling
         console, n = Console(), settings.rollouts.rollouts_per_prompt
         table = Table(show_header=False, title=f"{settings.name}: {derived.method}, {len(derived.members)} members")
         rows = [
@@ -120,18 +121,18 @@ def plan(config: ConfigPath, set_: Overrides = None, overlay: Overlays = None) -
                 f"{derived.prompts_per_step} / {settings.update.prompts_per_minibatch} = {derived.updates_per_member}",
             ),
             ("steps", f"{derived.steps:,} ({derived.steps_per_epoch:,} an epoch, {derived.epochs:.2f} epochs)"),
-            ("rollouts in all", f"{derived.rollouts_total:,}"),
+            ("rollouts in all", f"{derived.rollouts_total:,}" + ", and what dynamic sampling adds" * dynamic),
             ("response tokens per step, at most", f"{derived.response_tokens_at_most:,}"),
             ("evaluations", f"{derived.evaluations:,} of {derived.evaluation_samples:,} samples"),
         ]
         if derived.repeats:
             rows.append(("of the best checkpoints", f"{derived.repeats:,} of {derived.repeat_samples:,} samples"))
         if derived.exchanges:
+            floor = "no floor" if derived.floor is None else f"floor {derived.floor:g} on s ({derived.normaliser})"
             rows.append(
                 (
                     "exchange",
-                    f"balance {derived.balance}, floor {derived.floor:g} on s ({derived.normaliser}), "
-                    f"{derived.holdout:.0%} held out",
+                    f"balance {derived.balance}, {floor}, {derived.holdout:.0%} held out",
                 )
             )
         if derived.published:
@@ -216,7 +217,7 @@ def compare(
     baseline: Annotated[
         list[str] | None, typer.Option("--baseline", metavar="ARM", help="compare with this arm; may be repeated")
     ] = None,
-    checkpoint: Annotated[str, typer.Option(help="which checkpoint of a run is compared")] = "last",
+    checkpoint: Annotated[str, typer.Option(help="last, best or repeats")] = "last",
     cost: Annotated[str | None, typer.Option(help="what equal cost means, e.g. cpu_seconds or rollout_tokens")] = None,
     unfinished: Annotated[bool, typer.Option("--unfinished", help="compare runs that did not finish too")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="every number, for programs")] = False,

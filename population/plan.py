@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graft.admission import everything, one_success
 from graft.methods import METHODS
 from population.config import MemberConfig, RunConfig
 from population.errors import MemberError
@@ -37,6 +38,7 @@ class MemberPlan:
 class Plan:
     """The derived numbers of a run; counts are per step unless the name says otherwise.
 
+    ``floor``: None where the method admits without one.
     ``published``: the sources whose files are not on this machine, so that their published counts were taken.
     """
 
@@ -58,7 +60,7 @@ class Plan:
     repeat_samples: int
     exchanges: bool
     normaliser: str
-    floor: float
+    floor: float | None
     balance: str
     holdout: float
     published: tuple[str, ...] = ()
@@ -82,6 +84,7 @@ def make_plan(
     per_step = config.data.prompts_per_step
     samples = per_step * config.rollouts.rollouts_per_prompt
     steps = total_steps(config, problems)
+    batches = 1 + config.rollouts.dynamic_sampling * config.rollouts.dynamic_sampling_rounds
     benchmarks = config.evaluation.benchmarks
     evaluations = (
         1 + steps // config.evaluation.every_steps + (steps % config.evaluation.every_steps > 0) if benchmarks else 0
@@ -98,14 +101,14 @@ def make_plan(
         steps=steps,
         epochs=steps / max(problems // per_step, 1),
         rollouts_total=samples * len(config.trained) * steps,
-        response_tokens_at_most=samples * len(config.trained) * config.rollouts.max_response_tokens,
+        response_tokens_at_most=samples * batches * len(config.trained) * config.rollouts.max_response_tokens,
         evaluations=evaluations,
         evaluation_samples=evaluation_samples(config, benchmark_problems, ("validation", "test")),
         repeats=config.evaluation.repeats if any(b.role == "test" for b in benchmarks) else 0,
         repeat_samples=evaluation_samples(config, benchmark_problems, ("test",)),
         exchanges=METHODS[config.method].exchanges,
         normaliser=config.exchange.normaliser,
-        floor=config.exchange.floor,
+        floor=None if METHODS[config.method].how.admit in (everything, one_success) else config.exchange.floor,
         balance=config.exchange.balance,
         holdout=config.exchange.holdout,
         published=tuple(published),

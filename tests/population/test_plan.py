@@ -37,6 +37,14 @@ def test_the_papers_setting_gives_the_papers_numbers() -> None:
     assert plan.response_tokens_at_most == 2048 * 4096
 
 
+def test_a_method_without_a_floor_is_planned_without_one_and_dynamic_sampling_with_its_further_batches() -> None:
+    assert make_plan(paper(), 7500, {}, {}).floor == 0.8
+    assert [make_plan(paper(method=name), 7500, {}, {}).floor for name in ("graft-no-gate", "hacpo", "sgt")] == [
+        None
+    ] * 3
+    assert make_plan(paper(method="grpo-dynamic"), 7500, {}, {}).response_tokens_at_most == 5 * 2048 * 4096
+
+
 def test_evaluations_are_counted_at_the_start_every_k_steps_and_at_the_end() -> None:
     benchmark = {"name": "h", "source": "demo:heldout", "responses_per_prompt": 8}
     config = paper(epochs=None, steps=12, evaluation={"every_steps": 5, "benchmarks": [benchmark]})
