@@ -1,4 +1,4 @@
-"""The ``graft`` command. Every fault a user can mend is one line on standard error and exit code 2."""
+"""The graft command. Every fault a user can mend is one line on standard error and exit code 2."""
 
 from __future__ import annotations
 
