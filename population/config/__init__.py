@@ -1,0 +1,52 @@
+"""The configuration of a run: strict, typed, one unit per name.
+
+Importing it needs neither torch nor a model library.
+"""
+
+from population.config.data import (
+    BenchmarkConfig,
+    BestConfig,
+    DataConfig,
+    EvaluationConfig,
+    MemberConfig,
+    RecordedSource,
+    TrainDataConfig,
+)
+from population.config.run import RunConfig, as_dict, course, differences, digest, load, parse
+from population.config.section import Section
+from population.config.training import (
+    CheckpointConfig,
+    DeadlineConfig,
+    ExchangeConfig,
+    LoraConfig,
+    RewardConfig,
+    RolloutConfig,
+    UpdateConfig,
+)
+from population.errors import ConfigError
+
+__all__ = [
+    "BenchmarkConfig",
+    "BestConfig",
+    "CheckpointConfig",
+    "ConfigError",
+    "DataConfig",
+    "DeadlineConfig",
+    "EvaluationConfig",
+    "ExchangeConfig",
+    "LoraConfig",
+    "MemberConfig",
+    "RecordedSource",
+    "RewardConfig",
+    "RolloutConfig",
+    "RunConfig",
+    "Section",
+    "TrainDataConfig",
+    "UpdateConfig",
+    "as_dict",
+    "course",
+    "differences",
+    "digest",
+    "load",
+    "parse",
+]
