@@ -4,7 +4,8 @@ GRAFT := .venv/bin/graft
 STORE ?= sqlite:///runs/graft.db
 ARGS ?=
 
-.PHONY: help setup demo demo-compare demo-study demo-methods dashboard test browser lint format bench peers clean distclean
+.PHONY: help setup demo demo-compare demo-study demo-methods dashboard test test-sglang browser lint format bench peers \
+	clean distclean
 .NOTPARALLEL:
 
 help:
@@ -14,6 +15,7 @@ help:
 	@echo "make demo-methods  every method of the paper's tables on two seed pairs (about an hour)"
 	@echo "make dashboard     the dashboard over a store (STORE=$(STORE))"
 	@echo "make test          lint, types and every test"
+	@echo "make test-sglang   tests against real SGLang servers on the CPU (.venv-sglang)"
 	@echo "make bench         one GRPO step against TRL (.venv-bench)"
 	@echo "make peers         advantages and losses against verl and TRL (.venv-peers)"
 	@echo "make lint, make format, make setup, make clean, make distclean"
@@ -28,6 +30,9 @@ setup: .venv/.installed
 
 .venv-peers/.installed: peers-constraints.txt tools/setup.sh
 	@tools/setup.sh peers
+
+.venv-sglang/.installed: sglang-constraints.txt tools/setup.sh tools/sglang_cpu/sglang_stand_ins.py
+	@tools/setup.sh sglang
 
 demo: setup
 	@$(GRAFT) train configs/demo.yaml --dashboard $(ARGS)
@@ -59,6 +64,10 @@ browser:
 test: lint browser
 	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(PY) -m pytest -q $(ARGS)
 
+test-sglang: setup .venv-sglang/.installed
+	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false GRAFT_SGLANG_PYTHON=$(CURDIR)/.venv-sglang/bin/python \
+		$(PY) -m pytest -q -m sglang tests/sglang $(ARGS)
+
 bench: setup .venv-bench/.installed
 	@OMP_NUM_THREADS=1 $(PY) tests/benchmarks/run.py $(ARGS)
 
@@ -70,4 +79,4 @@ clean:
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf .venv .venv-bench .venv-peers
+	rm -rf .venv .venv-bench .venv-peers .venv-sglang

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build a virtual environment in the checkout. Usage: tools/setup.sh main | bench | peers
+# Build a virtual environment in the checkout. Usage: tools/setup.sh main | bench | peers | sglang
 #   PYTHON        the interpreter to build from (default python3)
 #   TORCH_INDEX   where torch's CPU build is looked for (default download.pytorch.org)
 #   TORCH_ANY=1   take whatever build of torch the package index offers, however large
@@ -18,7 +18,14 @@ main) venv=.venv; constraints=constraints.txt; packages=(-e '.[test]') ;;
 bench) venv=.venv-bench; constraints=bench-constraints.txt; packages=(trl accelerate) ;;
 peers) venv=.venv-peers; constraints=peers-constraints.txt
     packages=(trl accelerate tensordict ray hydra-core codetiming pytest); alone=(verl) ;;
-*) fail "unknown environment '$1': use main, bench or peers" ;;
+sglang) venv=.venv-sglang; constraints=sglang-constraints.txt
+    # What sglang imports where it serves text without a GPU; its own list asks for CUDA packages.
+    packages=(aiohttp anthropic apache-tvm-ffi blobfile compressed-tensors dill distro easydict einops fastapi gguf interegular
+        IPython jsonschema llguidance msgspec ninja numpy openai openai-harmony orjson packaging partial_json_parser pillow
+        prometheus-client psutil pybase64 pydantic python-multipart pyzmq regex requests scipy sentencepiece setproctitle
+        soundfile tiktoken tokenizers tqdm transformers triton uvicorn uvloop watchfiles xxhash zstandard)
+    alone=(xgrammar sglang) ;;
+*) fail "unknown environment '$1': use main, bench, peers or sglang" ;;
 esac
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
 
@@ -75,5 +82,11 @@ say "installing the packages of $constraints"
 if [ "${1:-main}" = main ]; then install_gym; fi
 # What pins packages older than ours comes without its dependencies.
 if [ -n "${alone:-}" ]; then "${pip[@]}" install --quiet --no-deps "${alone[@]}" -c "$constraints"; fi
+if [ "${1:-main}" = sglang ]; then
+    # A .pth file, not sitecustomize: Debian's own sitecustomize would hide one in an environment.
+    site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    cp tools/sglang_cpu/sglang_stand_ins.py "$site/"
+    echo 'import sglang_stand_ins' >"$site/sglang_stand_ins.pth"
+fi
 touch "$venv/.installed"
 say "$venv is ready"
