@@ -45,3 +45,16 @@ class PlacementError(RunError, RuntimeError):
     """A call failed or did not answer in time; names member, phase and step. Its cause, if any, is the call's own
     error.
     """
+
+
+class LostError(PlacementError):
+    """The process that was to answer a call is gone; what it held in memory is lost with it."""
+
+
+class MemberLost(PlacementError):
+    """A member's part is gone or silent past its deadline; `member` is the first of those the message names."""
+
+    def __init__(self, members: tuple[str, ...], phase: str, step: int | None, reason: str) -> None:
+        at = phase if step is None else f"{phase} of step {step}"
+        super().__init__(f"member {', '.join(members)}, {at}: {reason}")
+        self.member, self.phase, self.step, self.reason = members[0], phase, step, reason

@@ -29,7 +29,7 @@ MAY_IMPORT = {
 # A package that only these files may import.
 ONLY_HERE = {
     "deepspeed": ("population/trainer.py",),
-    "ray": ("population/placement.py",),
+    "ray": ("population/placement/*.py",),
     "sglang": ("server/rollouts/sglang_*.py",),
     "streamlit": ("dashboard/*",),
 }

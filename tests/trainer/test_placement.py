@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from population.placement import Local, PlacementError, gather, wait
+from population.placement import Local, LostError, MemberLost, PlacementError, gather, wait
 from population.trainer import Trainer, TrainerSpec, UpdateReport
 from tests.trainer.helpers import FAMILIES, responses
 
@@ -90,6 +90,23 @@ def test_a_call_that_never_returns_is_given_up_at_the_deadline_by_name() -> None
     assert placed.close(0.1) is False
     gate.set()
     assert quick.close() is True
+
+
+def test_what_is_killed_fails_the_calls_it_owes_and_takes_no_more() -> None:
+    gate = threading.Event()
+    placed = Local(Recorder)
+    assert placed.attributes("closed", "calls").result(PATIENCE_S) == {"closed": False, "calls": [0]}
+    owed = [placed.call("hang", gate), placed.call("add", 1)]
+    placed.kill()
+    for future in owed:
+        assert isinstance(future.exception(PATIENCE_S), LostError)
+    with pytest.raises(MemberLost, match=r"member ada, sample of step 4: Recorder was ended") as caught:
+        wait(owed[1], PATIENCE_S, member="ada", phase="sample", step=4)
+    assert (caught.value.member, caught.value.phase, caught.value.step) == ("ada", "sample", 4)
+    assert caught.value.reason == "Recorder was ended"
+    with pytest.raises(PlacementError, match="closed"):
+        placed.call("add", 2)
+    gate.set()
 
 
 def test_gather_returns_by_member_and_reports_a_failure_before_the_slow_ones() -> None:
