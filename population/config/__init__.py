@@ -14,6 +14,7 @@ from population.config.data import (
 )
 from population.config.run import RunConfig, as_dict, course, differences, digest, load, parse
 from population.config.section import Section
+from population.config.sglang import SglangConfig
 from population.config.training import (
     CheckpointConfig,
     DeadlineConfig,
@@ -41,6 +42,7 @@ __all__ = [
     "RolloutConfig",
     "RunConfig",
     "Section",
+    "SglangConfig",
     "TrainDataConfig",
     "UpdateConfig",
     "as_dict",

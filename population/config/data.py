@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 
 from population.config.section import PositiveFloat, PositiveInt, Section
+from population.config.sglang import SglangConfig
 from population.data.presets import source_settings
 from population.data.templates import template_text
 from server.store.best import Rule, Split, selecting
@@ -48,12 +49,18 @@ class MemberConfig(Section):
         default=None, description="overrides update.learning_rate for this member"
     )
     max_tokens_per_pack: PositiveInt | None = Field(default=None, description="overrides update.max_tokens_per_pack")
+    sglang: SglangConfig | None = Field(default=None, description="overrides keys of rollouts.sglang for this member")
+
+    @field_serializer("sglang")
+    def _given_keys(self, section: SglangConfig | None) -> dict[str, Any] | None:
+        # Only what was given: a default that is written out would be read back as an override.
+        return None if section is None else section.model_dump(mode="json", exclude_unset=True)
 
     @model_validator(mode="after")
     def _one_kind(self) -> MemberConfig:
         if self.source is None and not self.model:
             raise ValueError(f"member {self.name!r} needs a model, or a source if it is a recorded one")
-        if self.source is not None and (self.learning_rate or self.max_tokens_per_pack):
+        if self.source is not None and (self.learning_rate or self.max_tokens_per_pack or self.sglang):
             raise ValueError(f"member {self.name!r} is recorded and not trained: leave out its training settings")
         return self
 

@@ -21,6 +21,7 @@ from graft.methods import METHODS
 from graft.selection import exchange, random_prompts
 from population.config.data import EvaluationConfig, MemberConfig, TrainDataConfig
 from population.config.section import PositiveInt, Section
+from population.config.sglang import SglangConfig
 from population.config.training import (
     CheckpointConfig,
     DeadlineConfig,
@@ -76,6 +77,10 @@ class RunConfig(Section):
         """Seed of the demo members' warm start."""
         return self.seed if self.warm_start_seed is None else self.warm_start_seed
 
+    def servers_of(self, member: MemberConfig) -> SglangConfig:
+        """The section rollouts.sglang as it holds for one member."""
+        return self.rollouts.sglang.with_overrides(member.sglang)
+
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
         if self.method not in METHODS:
@@ -103,6 +108,8 @@ class RunConfig(Section):
             if names.count(name) > 1:
                 raise ValueError(f"members: two members are named {name!r}; give each its own name")
         self._check_recorded()
+        if self.rollouts.engine == "sglang":
+            self._check_servers()
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("steps: give either steps or epochs, not both and not neither")
         size, whole = self.update.prompts_per_minibatch, self.data.prompts_per_step
@@ -112,6 +119,23 @@ class RunConfig(Section):
                 f"choose a divisor of {whole}"
             )
         return self
+
+    def _check_servers(self) -> None:
+        """Every member's servers are its own."""
+        taken: dict[str, str] = {}
+        for member in self.trained:
+            try:
+                servers = self.servers_of(member)
+            except ValueError as error:
+                raise ValueError(f"members: {member.name!r}: sglang over rollouts.sglang: {error}") from None
+            ports = range(servers.port, servers.port + servers.replicas) if servers.port else ()
+            for address in (*servers.urls, *(f"{servers.host}:{port}" for port in ports)):
+                if address in taken:
+                    raise ValueError(
+                        f"rollouts.sglang: {address} would serve both {taken[address]!r} and {member.name!r}; give "
+                        "each member its own in members[].sglang"
+                    )
+                taken[address] = member.name
 
     def _check_recorded(self) -> None:
         """What a recorded member cannot do: receive, be scored anew, or follow a batch that sampling decides."""
@@ -175,7 +199,16 @@ FREE_KEYS = ("steps", "epochs", "folder", "store", "checkpoint", "deadlines", "n
 
 def course(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a configuration (as from :func:`as_dict`) that decides the course of a run."""
-    return {key: value for key, value in tree.items() if key not in FREE_KEYS}
+    kept = {key: value for key, value in tree.items() if key not in FREE_KEYS}
+    return kept | {
+        "rollouts": _without_places(tree.get("rollouts", {})),
+        "members": [_without_places(member) for member in tree.get("members", ())],
+    }
+
+
+def _without_places(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Where servers run and how many there are is free; their other flags may change what they compute."""
+    return {**section, "sglang": {"flags": (section.get("sglang") or {}).get("flags", {})}}
 
 
 def digest(tree: Mapping[str, Any]) -> str:

@@ -7,12 +7,23 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from population.config.section import Decay, PositiveFloat, PositiveInt, Section, SomeShare
+from population.config.sglang import SglangConfig
 
 
 class RolloutConfig(Section):
     """How every member samples. Training rollouts are untruncated (top_p = 1), or log-ratios would be wrong."""
 
-    engine: Literal["embedded"] = "embedded"
+    engine: Literal["embedded", "sglang"] = Field(
+        default="embedded", description="embedded: in the run's own process; sglang: SGLang servers (docs/sglang.md)"
+    )
+    sglang: SglangConfig = SglangConfig()
+    sync: Literal["auto", "disk", "group"] = Field(
+        default="auto", description="how servers get new weights: from a folder, or by broadcast; auto: disk"
+    )
+    split_versions: Literal["drop", "keep"] = Field(
+        default="drop", description="a sample during which the server's weights changed"
+    )
+    sleep: bool = Field(default=False, description="an engine gives back its device memory while its member trains")
     rollouts_per_prompt: Annotated[int, Field(ge=2)] = 8
     temperature: PositiveFloat = 1.0
     top_p: float = 1.0
