@@ -121,7 +121,7 @@ class SglangConfig(Section):
         wanted = self.replicas * self.tensor_parallel * self.data_parallel
         if self.gpus and len(self.gpus) != wanted:
             raise ValueError(
-                f"gpus: names {len(self.gpus)}, but replicas x tensor_parallel x data_parallel is {wanted}; name as many"
+                f"gpus: names {len(self.gpus)}, but replicas x tensor_parallel x data_parallel is {wanted}"
             )
         if self.gpus and len(set(self.gpus)) < len(self.gpus):
             raise ValueError("gpus: one is named twice")
