@@ -24,8 +24,8 @@ from population.errors import CheckpointError, PlacementError, SyncError
 from population.evaluation import MANIFEST, Benchmark, evaluate
 from population.member import Member, resolved_dtype
 from population.placement import gather
-from population.trainer_files import whole_folder
 from population.weights import load_causal_lm
+from server.folders import whole_folder
 from server.rewards import RewardService
 from server.rollouts.engine import trainable_tensors
 from server.store.best import choose, mean_of, selecting

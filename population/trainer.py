@@ -36,6 +36,7 @@ from population.updates import (
     pack_loss,
 )
 from population.weights import LOADING, export_model, inject_lora, load_model, load_reference, merged_tensors
+from server.folders import temporary, whole_folder
 from server.rollouts.engine import weights_checksum
 
 __all__ = ["LoraSpec", "Trainer", "TrainerError", "TrainerSpec", "TrainingResponse", "UpdateReport"]
@@ -156,7 +157,7 @@ class Trainer:
         """Write safetensors and configuration that `AutoModelForCausalLM.from_pretrained` reads. Whole or absent."""
         tensors = self.weights()
         if self.rank == 0:
-            with trainer_files.whole_folder(Path(folder)) as unfinished:
+            with whole_folder(Path(folder)) as unfinished:
                 export_model(self._model.hf, tensors, unfinished)
         self._barrier()
 
@@ -164,7 +165,7 @@ class Trainer:
         """Write weights, optimiser state and the last report. Whole or absent; an older folder is replaced."""
         target = Path(folder)
         first = self.rank == 0
-        place = trainer_files.whole_folder(target) if first else nullcontext(trainer_files.temporary(target))
+        place = whole_folder(target) if first else nullcontext(temporary(target))
         with place as unfinished:
             self._barrier()
             self._engine.save_checkpoint(
