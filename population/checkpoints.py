@@ -58,7 +58,7 @@ class Checkpoints:
                 "format": FORMAT,
                 "step": step,
                 "run_digest": self.run_digest,
-                "members": {name: member.weight_version for name, member in members.items()},
+                "members": dict.fromkeys(members, step),
                 "router": router.state(),
                 "exchange": exchange.state(),
             }

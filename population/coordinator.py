@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from graft.methods import METHODS
 from population import health, recording
 from population.best import BestCheckpoints, evaluate_best
+from population.calls import all_of, begin
 from population.checkpoints import Checkpoints
 from population.config import RunConfig
 from population.encoding import PromptIds
-from population.errors import SyncError
 from population.evaluation import Benchmark, evaluate
 from population.exchange import Exchange, Graft
+from population.grading import Rewards
 from population.member import Member
 from population.placement import gather
 from population.processes import choose_device
@@ -30,9 +30,9 @@ from population.recorded import RecordedMember
 from population.rollouts import Sampler, StepRollouts
 from population.router import Router, Routing, keyed_seed
 from population.success_graph import SuccessGraph
+from population.sync import sync_member
 from population.trainer import TrainingResponse, UpdateReport
 from population.training_batch import training_batch
-from server.rewards import RewardService
 from server.store.reader import open_reader
 from server.store.records import EvaluationRecord, EventRecord, MetricRecord
 from server.store.writer import Writer
@@ -73,7 +73,7 @@ class Coordinator:
         prompts: PromptBatches,
         prompt_ids: Mapping[str, PromptIds],
         benchmarks: Sequence[Benchmark],
-        rewards: RewardService,
+        rewards: Rewards,
         store: Writer,
         checkpoints: Checkpoints,
         best: BestCheckpoints,
@@ -184,21 +184,8 @@ class Coordinator:
 
     def sync(self, step: int) -> None:
         """Hand every trainer's weights to its engine and compare checksums. Raises :class:`SyncError`."""
-
-        def on_all(calls: dict[str, Future[Any]]) -> dict[str, Any]:
-            return gather(calls, self.config.deadlines.sync_s, phase="sync", step=step)
-
-        members = self.members
-        weights = on_all({name: member.trainer.call("weights") for name, member in members.items()})
-        held = on_all({n: member.engine.call("load_weights", step, weights[n]) for n, member in members.items()})
-        sent = on_all({name: member.trainer.call("checksum") for name, member in members.items()})
-        for name, member in members.items():
-            if held[name] != sent[name]:
-                raise SyncError(
-                    f"member {name!r}, phase sync, step {step}: the engine holds {held[name][:12]}, the trainer "
-                    f"{sent[name][:12]}; stopped before sampling stale weights, resume with --resume"
-                )
-            member.weight_version = step
+        jobs = {n: begin(partial(sync_member, m, step, self.config.deadlines.sync_s)) for n, m in self.members.items()}
+        all_of(jobs)
 
     def evaluate(self, step: int) -> list[EvaluationRecord]:
         """Measure every member on the benchmarks, record it, and keep the weights of those it is the best so far of."""

@@ -58,3 +58,11 @@ class MemberLost(PlacementError):
         at = phase if step is None else f"{phase} of step {step}"
         super().__init__(f"member {', '.join(members)}, {at}: {reason}")
         self.member, self.phase, self.step, self.reason = members[0], phase, step, reason
+
+
+class PartLost(MemberLost):
+    """A member's `part` (trainer or engine) is lost; `placement` is the one that was asked."""
+
+    def __init__(self, member: str, part: str, placement: object, phase: str, step: int | None, reason: str) -> None:
+        super().__init__((member,), phase, step, reason)
+        self.part, self.placement = part, placement

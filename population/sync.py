@@ -1,0 +1,32 @@
+"""Handing a member's weights over from its trainer to its engine."""
+
+from __future__ import annotations
+
+from population.calls import ask
+from population.errors import SyncError
+from population.member import Member
+
+
+def sync_member(member: Member, step: int, deadline_s: float) -> None:
+    """The engine takes over the trainer's weights as version `step`, and both checksums are compared.
+
+    Raises SyncError when they differ, PlacementError when a part is lost or refuses. In any such case the member has
+    no weight version, so that nothing is sampled before another sync.
+    """
+    phase = "sync"
+    member.weight_version = None
+    weights = ask(member, "trainer", "weights", deadline_s=deadline_s, phase=phase, step=step)
+    held = ask(member, "engine", "load_weights", step, weights, deadline_s=deadline_s, phase=phase, step=step)
+    sent = ask(member, "trainer", "checksum", deadline_s=deadline_s, phase=phase, step=step)
+    if held != sent:
+        raise SyncError(
+            f"member {member.name!r}, phase {phase}, step {step}: the engine holds {held[:12]}, the trainer "
+            f"{sent[:12]}; stopped before sampling stale weights, resume with --resume"
+        )
+    member.weight_version = step
+
+
+def in_sync(member: Member, step: int, deadline_s: float) -> None:
+    """Sync unless the engine holds these weights already: it may have been asleep, or built anew after a loss."""
+    if member.weight_version != step:
+        sync_member(member, step, deadline_s)
