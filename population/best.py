@@ -22,11 +22,11 @@ from population.checkpoints import Checkpoints
 from population.config import EvaluationConfig, RunConfig
 from population.errors import CheckpointError, PlacementError, SyncError
 from population.evaluation import MANIFEST, Benchmark, evaluate
+from population.grading import Rewards
 from population.member import Member, resolved_dtype
 from population.placement import gather
 from population.weights import load_causal_lm
 from server.folders import whole_folder
-from server.rewards import RewardService
 from server.rollouts.engine import trainable_tensors
 from server.store.best import choose, mean_of, selecting
 from server.store.records import EvaluationRecord, Role
@@ -176,7 +176,7 @@ def evaluate_best(
     members: Mapping[str, Member],
     prompt_ids: Mapping[str, Mapping[int, tuple[int, ...]]],
     benchmarks: Sequence[Benchmark],
-    rewards: RewardService,
+    rewards: Rewards,
     config: RunConfig,
     *,
     record: Callable[[EvaluationRecord], None],

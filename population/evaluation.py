@@ -12,11 +12,10 @@ from typing import Any, Protocol
 from population.config import BenchmarkConfig, RunConfig
 from population.encoding import PromptIds, encode_for_all
 from population.errors import DataError, MemberError
-from population.grading import require_reward, reward_service, to_grade
+from population.grading import Rewards, require_reward, reward_service, to_grade
 from population.member import build_engine, load_tokenizer, positions_of
-from population.placement import Local, wait
+from population.placement import Local, Placement, wait
 from population.prompts import Problem, load_problems
-from server.rewards import RewardService
 from server.rewards.rules import decide
 from server.rewards.verdicts import Verdict
 from server.rollouts.engine import SamplingParams, TokenPrompt
@@ -31,7 +30,7 @@ class Measured(Protocol):
     def tokenizer(self) -> MemberTokenizer: ...
 
     @property
-    def engine(self) -> Local: ...
+    def engine(self) -> Placement: ...
 
 
 MANIFEST = "checkpoint.json"
@@ -59,7 +58,7 @@ class ExportedMember:
     """A trained member read back from its folder: it samples, it does not train."""
 
     tokenizer: MemberTokenizer
-    engine: Local
+    engine: Placement
 
 
 @contextmanager
@@ -103,7 +102,7 @@ class Benchmark:
     skipped: tuple[Problem, ...] = ()
 
 
-def load_benchmarks(config: RunConfig, rewards: RewardService) -> list[Benchmark]:
+def load_benchmarks(config: RunConfig, rewards: Rewards) -> list[Benchmark]:
     """Read all benchmarks before any work, so that a bad file costs nothing.
 
     DataError when nothing is left of one after ``skip``, or when a benchmark that selects checkpoints shares problems
@@ -143,7 +142,7 @@ def evaluate(
     members: Mapping[str, Measured],
     prompt_ids: Mapping[str, Mapping[int, tuple[int, ...]]],
     benchmarks: Sequence[Benchmark],
-    rewards: RewardService,
+    rewards: Rewards,
     config: RunConfig,
     *,
     repeat: int = 0,

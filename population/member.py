@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -17,12 +18,16 @@ from population.demo import warmstart
 from population.demo.models import build_tokenizer
 from population.demo.parallel import prepare_all
 from population.errors import MemberError
-from population.placement import Local, wait
+from population.placement import Placement, wait
+from population.placement.site import site_of
 from population.plan import model_config
 from population.trainer import LoraSpec, Trainer, TrainerSpec
 from population.weights import load_causal_lm
 from server.rollouts.embedded import EmbeddedEngine
 from server.rollouts.tokenizer import MemberTokenizer, end_ids_of
+
+if TYPE_CHECKING:
+    from population.placement.ray import Cluster
 
 Progress = Callable[[str, int, int, float], None]
 
@@ -30,19 +35,31 @@ Progress = Callable[[str, int, int, float], None]
 @dataclass
 class Member:
     """A member as the coordinator drives it. ``trainer`` and ``engine`` are placements: ``call(method, ...)`` gives a
-    Future.
+    Future. ``new_trainer`` and ``new_engine`` start another one of each.
     """
 
     name: str
     model: str
     family: str
     tokenizer: MemberTokenizer
-    trainer: Local
-    engine: Local
+    trainer: Placement
+    engine: Placement
+    new_trainer: Callable[[], Placement]
+    new_engine: Callable[[], Placement]
     parameters: int
-    weight_version: int = 0
+    weight_version: int | None = 0
     exact_logprobs: bool = False
     notes: tuple[str, ...] = ()
+
+    def restart_trainer(self) -> None:
+        """End the trainer, if it lives, and start one with the weights of the model folder: load a checkpoint next."""
+        self.trainer.kill()
+        self.trainer = self.new_trainer()
+
+    def restart_engine(self) -> None:
+        """End the engine, if it lives, and start one with the weights of the model folder: load weights next."""
+        self.engine.kill()
+        self.engine = self.new_engine()
 
     def close(self) -> None:
         """End both placements."""
@@ -122,28 +139,44 @@ def _folder(member: MemberConfig, *, weights: bool = True) -> Path:
         ) from None
 
 
-def load_member(config: RunConfig, member: MemberConfig, folder: Path, tokenizer: MemberTokenizer) -> Member:
-    """Load trainer and engine of one member; both are closed again when one of them fails."""
+def load_members(
+    config: RunConfig,
+    folders: Mapping[str, Path],
+    tokenizers: Mapping[str, MemberTokenizer],
+    cluster: Cluster | None = None,
+) -> dict[str, Member]:
+    """Trainer and engine of every trained member, started side by side; all are closed again when one of them fails."""
     with ExitStack() as stack:
-        trainer = Local(Trainer, trainer_spec(config, member, folder, tokenizer), threads=config.update.threads)
-        stack.callback(trainer.close)
-        engine = Local(build_engine, folder, tokenizer, config, threads=config.update.threads)
-        stack.callback(engine.close)
-        deadline = config.deadlines.load_s
-        trained: Trainer = wait(trainer.ready, deadline, member=member.name, phase="load", step=None)
-        sampled: EmbeddedEngine = wait(engine.ready, deadline, member=member.name, phase="load", step=None)
+        started = {}
+        for member in config.trained:
+            folder, tokenizer = folders[member.name].absolute(), tokenizers[member.name]
+            site = site_of(config, cluster)
+            new_trainer = partial(site.trainer, member.name, build_trainer, config, member, folder, tokenizer)
+            new_engine = partial(site.engine, member.name, build_engine, folder, tokenizer, config)
+            parts = new_trainer(), new_engine()
+            for part in parts:
+                stack.callback(part.close)
+            started[member.name] = (member, *parts, new_trainer, new_engine)
+        members = {}
+        for name, (member, trainer, engine, new_trainer, new_engine) in started.items():
+            about = partial(wait, deadline_s=config.deadlines.load_s, member=name, phase="load", step=None)
+            trained = about(trainer.attributes("parameters", "notes"))
+            sampled = about(engine.attributes("exact_logprobs", "notes"))
+            members[name] = Member(
+                name=name,
+                model=member.model,
+                family=model_config(folders[name]).get("model_type", "unknown"),
+                tokenizer=tokenizers[name],
+                trainer=trainer,
+                engine=engine,
+                new_trainer=new_trainer,
+                new_engine=new_engine,
+                parameters=trained["parameters"],
+                exact_logprobs=sampled["exact_logprobs"],
+                notes=(*trained["notes"], *sampled["notes"]),
+            )
         stack.pop_all()
-    return Member(
-        name=member.name,
-        model=member.model,
-        family=model_config(folder).get("model_type", "unknown"),
-        tokenizer=tokenizer,
-        trainer=trainer,
-        engine=engine,
-        parameters=trained.parameters,
-        exact_logprobs=sampled.exact_logprobs,
-        notes=(*trained.notes, *sampled.notes),
-    )
+    return members
 
 
 def positions_of(folder: Path) -> int | None:
@@ -208,6 +241,13 @@ def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path, tokenize
         vocab_limit=tokenizer.id_limit,
         excluded_ids=tuple(np.flatnonzero(~tokenizer.known(tokenizer.id_limit)).tolist()),
     )
+
+
+def build_trainer(
+    config: RunConfig, member: MemberConfig, folder: Path, tokenizer: MemberTokenizer, **group: Any
+) -> Trainer:
+    """The trainer of one member, or one rank of it. `auto` is decided where this runs."""
+    return Trainer(trainer_spec(config, member, folder, tokenizer), **group)
 
 
 def build_engine(folder: Path, tokenizer: MemberTokenizer, config: RunConfig) -> EmbeddedEngine:

@@ -11,12 +11,12 @@ import numpy as np
 
 from graft.groups import Group, Response
 from population.config import RunConfig
-from population.grading import to_grade
+from population.grading import Rewards, to_grade
 from population.member import Member
 from population.placement import wait
 from population.prompts import Problem, PromptBatches
 from population.recorded import RecordedMember
-from server.rewards import RewardService, Verdict
+from server.rewards import Verdict
 from server.rollouts.engine import Sample, SamplingParams, TokenPrompt
 from server.store.records import GroupRecord
 
@@ -70,7 +70,7 @@ class Sampler:
         members: Mapping[str, Member],
         recorded: Mapping[str, RecordedMember],
         prompt_ids: Mapping[str, Mapping[int, tuple[int, ...]]],
-        rewards: RewardService,
+        rewards: Rewards,
         config: RunConfig,
     ) -> None:
         """``prompt_ids`` {member: {prompt: ids}} of every prompt of the run."""

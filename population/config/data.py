@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
+from population.config.cluster import FailurePolicy
 from population.config.section import PositiveFloat, PositiveInt, Section
 from population.config.sglang import SglangConfig
 from population.data.presets import source_settings
@@ -50,6 +51,8 @@ class MemberConfig(Section):
     )
     max_tokens_per_pack: PositiveInt | None = Field(default=None, description="overrides update.max_tokens_per_pack")
     sglang: SglangConfig | None = Field(default=None, description="overrides keys of rollouts.sglang for this member")
+
+    failure: FailurePolicy | None = Field(default=None, description="overrides cluster.failure for this member")
 
     @field_serializer("sglang")
     def _given_keys(self, section: SglangConfig | None) -> dict[str, Any] | None:

@@ -78,6 +78,9 @@ class UpdateConfig(Section):
     max_tokens_per_pack: PositiveInt = 16384
     logprob_chunk_tokens: PositiveInt = 1024
     zero_stage: Literal[1, 2, 3] = 1
+    ranks: PositiveInt = Field(
+        default=1, description="processes over which DeepSpeed spreads one member; more than 1 needs --cluster"
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="of weights and forward; auto: bfloat16 on a GPU, float32 on a CPU"
     )

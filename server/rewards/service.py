@@ -87,6 +87,7 @@ class RewardService:
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._counters: Counter[str] = Counter()
+        self._told_deaths = 0
         self._workers: dict[int, WorkerProcess] = {}
         _open_services.add(self)
 
@@ -156,6 +157,15 @@ class RewardService:
         """
         with self._changed:
             return dict(self._counters)
+
+    def incidents(self) -> list[str]:
+        """What went wrong, and was mended, since this was asked last: workers that died of themselves."""
+        with self._changed:
+            died = self._counters["died_busy"] + self._counters["died_idle"]
+            told, self._told_deaths = self._told_deaths, died
+        if died == told:
+            return []
+        return [f"{died - told} verifier worker(s) died and were replaced; their answers were tried again"]
 
     def worker_pids(self) -> list[int]:
         """Process ids of the workers now running."""
