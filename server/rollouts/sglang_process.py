@@ -179,6 +179,11 @@ class SglangServer:
         return self.spec.folder / f"server-{self._starts}.log"
 
     @property
+    def guard_pid(self) -> int | None:
+        """Process id of the guard, below which are all processes of the server; None before the first launch."""
+        return None if self._guard is None else self._guard.pid
+
+    @property
     def alive(self) -> bool:
         """Whether the server's first process runs. It may be on its way down: a request tells more."""
         return self._guard is not None and self._guard.poll() is None

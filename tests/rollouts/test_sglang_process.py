@@ -314,8 +314,8 @@ def test_a_server_whose_guard_is_killed_ends_too(server: SglangServer, tmp_path:
     model = model_that(tmp_path)
     server.start(model)
     first = processes_of(model)[0]
-    guard = int(Path(f"/proc/{first}/stat").read_text().rpartition(") ")[2].split()[1])
-    os.kill(guard, signal.SIGKILL)
+    assert server.guard_pid is not None
+    os.kill(server.guard_pid, signal.SIGKILL)
     assert eventually(lambda: not server.alive and not runs(first))
     os.kill(processes_of(model)[1], signal.SIGKILL)  # SGLang's own processes end with their parent, the fake's do not
 
