@@ -1,10 +1,10 @@
-# Every target builds the environment it needs; nothing needs root except the browser for `make test`.
+# Every target builds the environment it needs; only `make test` may install something: a browser and PostgreSQL, as root.
 PY := .venv/bin/python
 GRAFT := .venv/bin/graft
 STORE ?= sqlite:///runs/graft.db
 ARGS ?=
 
-.PHONY: help setup demo demo-compare demo-study demo-methods dashboard test test-sglang browser lint format bench peers \
+.PHONY: help setup demo demo-compare demo-study demo-methods dashboard test postgres test-sglang browser lint format bench peers \
 	clean distclean
 .NOTPARALLEL:
 
@@ -61,7 +61,10 @@ format: setup
 browser:
 	@tools/browser.sh
 
-test: lint browser
+postgres:
+	@tools/postgres.sh
+
+test: lint browser postgres
 	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(PY) -m pytest -q $(ARGS)
 
 test-sglang: setup .venv-sglang/.installed

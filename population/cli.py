@@ -72,10 +72,6 @@ def train(
     dashboard: Annotated[bool, typer.Option("--dashboard", help="serve the dashboard while training")] = False,
     port: Annotated[int, typer.Option(help="port of the dashboard; 0 picks a free one")] = 8501,
     quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="auto|ADDRESS", help="run members in actors of a Ray cluster (docs/cluster.md)"),
-    ] = None,
 ) -> None:
     """Train a population."""
     with user_errors():
@@ -91,7 +87,7 @@ def train(
 
             with Display(console, quiet=quiet) as display:
                 watch = Watch(display.warm_start, display.note, display.begin, display.step)
-                uid = train_run(settings, watch, resume=resume, uid=run, cluster=cluster)
+                uid = train_run(settings, watch, resume=resume, uid=run)
             _summary(console, settings, uid)
             if address and sys.stdin.isatty() and console.is_terminal:
                 console.print(f"The dashboard stays at {address}; press Ctrl-C to end it.")
@@ -313,13 +309,18 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="machine-readabl
 
 
 @db.command("upgrade")
-def db_upgrade(url: Annotated[str, typer.Argument(help="database URL of the store")]) -> None:
-    """Bring a store to this program's schema; a SQLite file is backed up first."""
+def db_upgrade(
+    url: Annotated[str, typer.Argument(help="database URL of the store")],
+    backup: Annotated[bool, typer.Option("--backup/--no-backup", help="keep a copy of the database first")] = True,
+    folder: Annotated[
+        Path | None, typer.Option("--into", help="where a PostgreSQL backup goes; default: this folder")
+    ] = None,
+) -> None:
+    """Bring a store to this program's schema, after a backup (PostgreSQL: with pg_dump)."""
     with user_errors():
         from server.store.upgrade import upgrade
 
-        backup = upgrade(url)
-        print(f"upgraded; the former file is kept as {backup}" if backup else "already of this program's schema")
+        print(upgrade(url, backup=backup, folder=folder))
 
 
 def local_folders(config: RunConfig) -> dict[str, Path]:
@@ -359,12 +360,13 @@ def _dashboard(config: RunConfig, port: int, console: Console, *, wanted: bool) 
 
 def _summary(console: Console, config: RunConfig, uid: str) -> None:
     from population.report import print_summary
+    from server.store.connections import without_password
     from server.store.reader import open_reader
 
     with open_reader(config.store_url) as reader:
         run = reader.run(uid)
         hints = [
-            f"look again: graft dashboard --store {config.store_url}",
+            f"look again: graft dashboard --store {without_password(config.store_url)}",
         ]
         for what, place in (("trained members", "members"), ("best checkpoints", "best")):
             if (config.folder / run.uid / place).is_dir():

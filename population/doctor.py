@@ -198,7 +198,6 @@ def diagnose(folder: Path | None = None, machine: Machine | None = None) -> list
     while not target.is_dir() and target != target.parent:
         target = target.parent
     cluster = "pip install -e '.[cluster]' -c constraints.txt"
-    postgres = "pip install -e '.[postgres]' -c constraints.txt"
     with ThreadPoolExecutor(max_workers=3) as pool:
         imports = pool.submit(machine.probe, IMPORTS_PROBE, "", IMPORT_DEADLINE_S)
         sqlite = pool.submit(check_sqlite, target, machine)
@@ -206,7 +205,7 @@ def diagnose(folder: Path | None = None, machine: Machine | None = None) -> list
         dashboard = pool.submit(check_optional, machine, "streamlit", "Dashboard", "no dashboard", SETUP)
         sglang = pool.submit(check_sglang, machine)
         ray = pool.submit(check_optional, machine, "ray", "Ray", "a run stays on this machine", cluster)
-        driver = pool.submit(check_optional, machine, "psycopg", "PostgreSQL", "stores are SQLite files", postgres)
+        driver = pool.submit(check_optional, machine, "psycopg", "PostgreSQL", "stores are SQLite files", SETUP)
         found = imports.result()
         return [
             check_python(machine),

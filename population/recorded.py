@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from population.config import MemberConfig, RecordedSource, RolloutConfig, RunConfig
 from population.errors import MemberError
 from population.prompts import Problem, PromptBatches, problems_digest
+from server.store.connections import without_password
 from server.store.reader import GroupRecord, MemberRecord, Reader, RunInfo, open_reader
 
 PREFIX = "recorded:"
@@ -49,7 +50,7 @@ class RecordedMember:
     @property
     def described(self) -> MemberRecord:
         """The member as this run records it."""
-        model = f"{PREFIX}{self.source.store}#{self.source.run}/{self.source.member}"
+        model = f"{PREFIX}{without_password(self.source.store)}#{self.source.run}/{self.source.member}"
         return replace(self.record, name=self.name, model=model)
 
     @property

@@ -15,18 +15,18 @@ from typing import Any
 
 from population.best import BestCheckpoints
 from population.checkpoints import Checkpoints
-from population.config import DataConfig, RunConfig, as_dict, course, differences, digest
+from population.config import DataConfig, RunConfig, as_recorded, course, differences, digest
 from population.coordinator import Coordinator, Observer
 from population.data.sources import published_problems
 from population.encoding import encode_for_all
 from population.errors import CheckpointError, DamagedCheckpoint, ResumeError
 from population.evaluation import Benchmark, load_benchmarks
-from population.grading import Rewards, require_reward, reward_service
+from population.grading import require_reward, reward_service
 from population.member import (
     Member,
     Progress,
     describe,
-    load_members,
+    load_member,
     load_tokenizer,
     locate_models,
     named_fingerprint,
@@ -34,12 +34,12 @@ from population.member import (
     warm_start_demos,
 )
 from population.placement import gather
-from population.placement.site import decided, on_cluster, refuse_unplaced, verifiers
 from population.plan import Plan, make_plan, total_steps
 from population.prompts import Problem, PromptBatches, load_problems, problems_digest
 from population.recorded import open_recordings
 from population.recording import prompt_record
-from server.store.connections import is_empty, locate
+from server.rewards import RewardService
+from server.store.connections import has_store, locate, without_password
 from server.store.reader import RunInfo, open_reader
 from server.store.records import EventRecord, LeaseError, MemberRecord, RunRecord, StoreError
 from server.store.run_state import refuse_held
@@ -65,10 +65,10 @@ class Prepared:
         not.
         """
         hashes = {b.settings.name: problems_digest(b.problems) for b in self.benchmarks}
-        return as_dict(self.config) | {"problems": {"train": problems_digest(self.problems), "benchmarks": hashes}}
+        return as_recorded(self.config) | {"problems": {"train": problems_digest(self.problems), "benchmarks": hashes}}
 
 
-def prepare(config: RunConfig, rewards: Rewards) -> Prepared:
+def prepare(config: RunConfig, rewards: RewardService) -> Prepared:
     """Read the data sets and derive the length. Writes nothing; errors name file, row and remedy."""
     require_reward(config.data, "data", rewards)
     problems, skipped = load_problems(config.data, rewards.unparsable)
@@ -85,7 +85,7 @@ def plan_of(prepared: Prepared, folders: dict[str, Path]) -> Plan:
     return make_plan(prepared.config, len(prepared.problems), sizes, folders)
 
 
-def forecast(config: RunConfig, rewards: Rewards, folders: dict[str, Path]) -> Plan:
+def forecast(config: RunConfig, rewards: RewardService, folders: dict[str, Path]) -> Plan:
     """The derived numbers of a run that may not be startable here yet.
 
     Data sets are read and checked; of a preset that is not on this machine the published count is taken.
@@ -115,18 +115,14 @@ class Watch:
     step: Observer
 
 
-def train(
-    config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | None = None, cluster: str | None = None
-) -> str:
+def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | None = None) -> str:
     """Run the configuration to its end (or go on where it stopped) and return the run's uid.
 
     Data, models, prompts and an existing store are checked before anything but the warm start of demo members is
-    written. A fault leaves the run marked failed with its message. ``cluster``: `auto` or the address of a Ray cluster,
-    in whose actors trainers, engines and verifiers then run; None: this process.
+    written. A fault leaves the run marked failed with its message.
     """
-    refuse_unplaced(config, clustered=cluster is not None)
     with ExitStack() as stack:
-        rewards: Rewards = stack.enter_context(reward_service(config.rewards))
+        rewards = stack.enter_context(reward_service(config.rewards))
         prepared = prepare(config, rewards)
         folders = locate_models(config)
         recorded = open_recordings(config, prepared.prompts, prepared.steps, named_fingerprint)
@@ -144,14 +140,12 @@ def train(
             max_prompt_tokens=config.rollouts.max_prompt_tokens,
             max_response_tokens=config.rollouts.max_response_tokens,
         )
-        found = None
-        if cluster is not None:
-            config, found = decided(config), stack.enter_context(on_cluster(config, cluster))
-            rewards = stack.enter_context(verifiers(config, found))
-        members = load_members(config, folders, tokenizers, found)
-        for member in members.values():
-            stack.callback(member.close)
-        store = stack.enter_context(open_writer(config.store_url))
+        members = {}
+        for member in config.trained:
+            loaded = load_member(config, member, folders[member.name], tokenizers[member.name])
+            members[member.name] = loaded
+            stack.callback(loaded.close)
+        store = stack.enter_context(open_writer(config.store_url, trajectories=config.folder / "trajectories"))
         run_uid = previous.uid if previous else uid or new_uid(config)
         checkpoints = Checkpoints(
             config.folder / run_uid / "checkpoints",
@@ -261,12 +255,13 @@ def remark(coordinator: Coordinator, prepared: Prepared, first_step: int, note: 
 
 def refuse_taken(config: RunConfig, uid: str | None) -> None:
     """Refuse a URL that cannot hold a run, an existing store of another schema, and a uid that it already holds."""
-    location = locate(config.store_url)
-    if not location.database.exists() or is_empty(location):
+    if not has_store(locate(config.store_url)):
         return
     with open_reader(config.store_url) as reader:
         if uid is not None and any(run.uid == uid for run in reader.runs()):
-            raise ResumeError(f"{config.store_url}: holds run {uid!r} already; add --resume or choose another")
+            raise ResumeError(
+                f"{without_password(config.store_url)}: holds run {uid!r} already; add --resume or choose another"
+            )
 
 
 def find_run(prepared: Prepared, uid: str | None) -> RunInfo:
@@ -276,7 +271,8 @@ def find_run(prepared: Prepared, uid: str | None) -> RunInfo:
         runs = [run for run in reader.runs() if (run.uid == uid if uid else run.name == config.name)]
     if not runs:
         wanted = f"run {uid!r}" if uid else f"run named {config.name!r}"
-        raise ResumeError(f"{config.store_url}: holds no {wanted} to resume; start it without --resume")
+        place = without_password(config.store_url)
+        raise ResumeError(f"{place}: holds no {wanted} to resume; start it without --resume")
     run = runs[0]
     refuse_held(config.store_url, run.uid)
     changed = differences(course(run.config), course(prepared.recorded_config))

@@ -1,12 +1,17 @@
-"""What every test shares: how a missing browser is reported."""
+"""What every test shares: how a missing browser or database server is reported."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.postgres import Server
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -32,6 +37,17 @@ def chromium() -> str:
     path = find_chromium()
     assert path, "no Chromium on this machine: apt-get install chromium"
     return path
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server of this session's own; skipped where there is none, unless GRAFT_REQUIRE_POSTGRES=1."""
+    from tests import postgres as installed
+
+    if installed.find_binaries() is None:
+        (pytest.fail if os.environ.get("GRAFT_REQUIRE_POSTGRES") == "1" else pytest.skip)(installed.REASON)
+    with installed.running_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from population.compare.saved import load_saved
 from population.compare.statistics import Arm
 from population.errors import RunError
 from population.sweep.manifest import MANIFEST, Manifest, read_manifest
+from server.store.connections import without_password
 from server.store.reader import RunInfo, open_reader
 
 # Where a run lies, how it is repeated and how long it may take: nothing that makes it another arm.
@@ -140,7 +141,9 @@ def _matching(store: str, pattern: str, text: str, selection: Selection, unfinis
         ]
         if not matched:
             known = ", ".join(run.uid for run in runs[-5:]) or "it holds none"
-            raise CompareError(f"{text}: no run in {store} has such a uid or name; the newest: {known}")
+            raise CompareError(
+                f"{text}: no run in {without_password(store)} has such a uid or name; the newest: {known}"
+            )
         kept = [run for run in matched if unfinished or run.status == "finished"]
         selection.notes += [_left_out(run) for run in matched if run not in kept]
         return [Found(run, read_result(reader, run, store)) for run in kept]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from server.store.best import Rule, choose, rule_of
+from server.store.connections import without_password
 from server.store.reader import Reader, RunInfo
 from server.store.records import EvaluationRecord, Role
 from server.store.scores import mean_interval
@@ -148,7 +149,7 @@ def read_result(reader: Reader, run: RunInfo, store: str) -> RunResult:
     steps = sorted({e.step for e in evaluations} | {0, last})
     return RunResult(
         uid=run.uid,
-        store=store,
+        store=without_password(store),
         method=run.method,
         seed=run.seed,
         status=run.status,

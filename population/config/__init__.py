@@ -3,7 +3,6 @@
 Importing it needs neither torch nor a model library.
 """
 
-from population.config.cluster import ClusterConfig, FailurePolicy
 from population.config.data import (
     BenchmarkConfig,
     BestConfig,
@@ -13,7 +12,7 @@ from population.config.data import (
     RecordedSource,
     TrainDataConfig,
 )
-from population.config.run import RunConfig, as_dict, course, differences, digest, load, parse
+from population.config.run import RunConfig, as_dict, as_recorded, course, differences, digest, load, parse
 from population.config.section import Section
 from population.config.sglang import SglangConfig
 from population.config.training import (
@@ -31,13 +30,11 @@ __all__ = [
     "BenchmarkConfig",
     "BestConfig",
     "CheckpointConfig",
-    "ClusterConfig",
     "ConfigError",
     "DataConfig",
     "DeadlineConfig",
     "EvaluationConfig",
     "ExchangeConfig",
-    "FailurePolicy",
     "LoraConfig",
     "MemberConfig",
     "RecordedSource",
@@ -49,6 +46,7 @@ __all__ = [
     "TrainDataConfig",
     "UpdateConfig",
     "as_dict",
+    "as_recorded",
     "course",
     "differences",
     "digest",

@@ -19,7 +19,6 @@ from pydantic import Field, ValidationError, model_validator
 from graft.admission import one_success, random_admission
 from graft.methods import METHODS
 from graft.selection import exchange, random_prompts
-from population.config.cluster import ClusterConfig
 from population.config.data import EvaluationConfig, MemberConfig, TrainDataConfig
 from population.config.section import PositiveInt, Section
 from population.config.sglang import SglangConfig
@@ -33,6 +32,7 @@ from population.config.training import (
 )
 from population.errors import ConfigError
 from population.layers import read_layer, refuse_unknown, stack
+from server.store.connections import without_password
 
 # Rules that rank complementary candidates, so that a measured value changes what they choose.
 CHOOSING = (exchange, random_prompts)
@@ -49,7 +49,7 @@ class RunConfig(Section):
     steps: PositiveInt | None = Field(default=None, description="training steps; give steps or epochs")
     epochs: PositiveInt | None = None
     folder: Path = Field(default=Path("runs"), description="checkpoints, exported members and caches of all runs")
-    store: str | None = Field(default=None, description="database URL; default: sqlite file graft.db in the folder")
+    store: str | None = Field(default=None, description="database URL; default: SQLite file graft.db in the folder")
     warm_start_seed: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="seed of demo: members; default: seed"
     )
@@ -62,7 +62,6 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     rewards: RewardConfig = RewardConfig()
     deadlines: DeadlineConfig = DeadlineConfig()
-    cluster: ClusterConfig = ClusterConfig()
 
     @property
     def store_url(self) -> str:
@@ -195,8 +194,17 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
     return config.model_dump(mode="json")
 
 
-# What a resumed run may change: its length, where it runs, and where and how often it writes.
-FREE_KEYS = ("steps", "epochs", "folder", "store", "checkpoint", "deadlines", "name", "cluster")
+def as_recorded(config: RunConfig) -> dict[str, Any]:
+    """As :func:`as_dict`, without the passwords of database URLs."""
+    tree = as_dict(config)
+    for part in (tree, *(member["source"] for member in tree["members"] if member["source"])):
+        if part["store"]:
+            part["store"] = without_password(part["store"])
+    return tree
+
+
+# What a resumed run may change: its length, and where and how often it writes.
+FREE_KEYS = ("steps", "epochs", "folder", "store", "checkpoint", "deadlines", "name")
 
 
 def course(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,8 +217,7 @@ def course(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_places(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Where servers run, how many, and what follows a loss is free; other flags may change what is computed."""
-    section = {key: value for key, value in section.items() if key != "failure"}
+    """Where servers run and how many there are is free; their other flags may change what they compute."""
     return {**section, "sglang": {"flags": (section.get("sglang") or {}).get("flags", {})}}
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from population.config import ConfigError, as_dict, course, differences, parse
+from population.config import ConfigError, as_recorded, course, differences, parse
 from population.sweep.manifest import SweepError
 from population.sweep.spec import PlannedRun
-from server.store.connections import is_empty, locate
+from server.store.connections import has_store, locate
 from server.store.reader import RunInfo, open_reader
 
 State = Literal["new", "begun", "finished"]
@@ -15,8 +15,7 @@ State = Literal["new", "begun", "finished"]
 
 def recorded(run: PlannedRun) -> RunInfo | None:
     """The run's record; None before it has one."""
-    location = locate(run.config.store_url)
-    if not location.database.is_file() or is_empty(location):
+    if not has_store(locate(run.config.store_url)):
         return None
     with open_reader(run.config.store_url) as reader:
         return next((info for info in reader.runs() if info.uid == run.uid), None)
@@ -32,10 +31,10 @@ def state(run: PlannedRun, steps: int) -> State:
     kept = {key: value for key, value in info.config.items() if key != "problems"}
     try:
         # Keys that this program has and the recording one had not take their defaults.
-        former = as_dict(parse(kept, source=f"run {run.uid}"))
+        former = as_recorded(parse(kept, source=f"run {run.uid}"))
     except ConfigError as error:
         raise SweepError(f"{run.home}: was recorded by another version ({error}); choose another folder") from None
-    wanted = as_dict(run.config)
+    wanted = as_recorded(run.config)
     changed = differences(course(former), course(wanted))
     if changed:
         raise SweepError(

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Table, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from server.store import rows, schema
+from server.store.connections import Location
 from server.store.counts import count_step, group_facts, transfer_facts
 from server.store.records import (
     EventRecord,
@@ -71,6 +73,7 @@ def groups_by_slot(held: HeldRun, step: StepRecord) -> dict[int, list[GroupRecor
 
 def insert_step(
     connection: Connection,
+    location: Location,
     held: HeldRun,
     step: StepRecord,
     digest: bytes,
@@ -103,7 +106,7 @@ def insert_step(
     ):
         # Without rows the statement would insert a row of defaults.
         if values:
-            connection.execute(insert(table), values)
+            location.insert(connection, table, values)
     runs = schema.runs
     first = {} if held.last_step else {"first_step": step.step}
     connection.execute(update(runs).where(runs.c.id == held.id).values(last_step=step.step, **first))
@@ -127,7 +130,7 @@ def _step_row(held: HeldRun, step: int, digest: bytes) -> dict[str, Any]:
 def event_row(run: int, event: EventRecord, step: int | None) -> dict[str, Any]:
     """An event's row; one without a step belongs to `step`."""
     return {
-        "run": run, "created": time.time(), "level": event.level, "message": _storable(event.message),
+        "run": run, "created": time.time(), "level": event.level, "message": storable(event.message),
         "member": event.member, "step": step if event.step is None else event.step,
     }  # fmt: skip
 
@@ -137,13 +140,20 @@ def metric_ids(connection: Connection, names: Iterable[str], known: Mapping[str,
     wanted = sorted(set(names))
     found = {name: known[name] for name in wanted if name in known}
     table = schema.metric_names
-    for name in wanted:
-        if name not in found:
-            identity = connection.scalar(select(table.c.id).where(table.c.name == name))
-            if identity is None:
-                identity = connection.execute(insert(table).values(name=name).returning(table.c.id)).scalar_one()
-            found[name] = identity
+    new = [name for name in wanted if name not in found]
+    if new:
+        stored = {name: identity for name, identity in connection.execute(select(table.c.name, table.c.id))}
+        if missing := [{"name": name} for name in new if name not in stored]:
+            _insert_missing(connection, table, missing)
+            stored = {name: identity for name, identity in connection.execute(select(table.c.name, table.c.id))}
+        found.update({name: stored[name] for name in new})
     return found
+
+
+def _insert_missing(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
+    """Insert the rows whose key is not there yet. In the order of their keys, or two writers wait for each other."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    connection.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
 
 
 def insert_prompts(connection: Connection, prompts: Iterable[PromptRecord], known: set[int]) -> None:
@@ -153,30 +163,27 @@ def insert_prompts(connection: Connection, prompts: Iterable[PromptRecord], know
     """
     table = schema.prompts
     fresh = {prompt.key: prompt for prompt in prompts if prompt.key not in known}
-    keys = list(fresh)
-    stored: set[int] = set()
+    keys = sorted(fresh)
+    if keys:
+        _insert_missing(connection, table, [_prompt_row(fresh[key]) for key in keys])
     for start in range(0, len(keys), _CHUNK):
         part = keys[start : start + _CHUNK]
         for row in connection.execute(select(table.c.key, table.c.text, table.c.answer).where(table.c.key.in_(part))):
             prompt = fresh[row.key]
-            if (row.text, row.answer) != (_storable(prompt.text), _storable(prompt.answer)):
+            if (row.text, row.answer) != (storable(prompt.text), storable(prompt.answer)):
                 raise StoreError(
                     f"store: prompt key {row.key} is stored as {row.text[:60]!r}, not {prompt.text[:60]!r}; "
                     "use another store"
                 )
-            stored.add(row.key)
-    missing = [_prompt_row(prompt) for key, prompt in fresh.items() if key not in stored]
-    if missing:
-        connection.execute(insert(table), missing)
 
 
 def _prompt_row(prompt: PromptRecord) -> dict[str, Any]:
     return {
-        "key": prompt.key, "text": _storable(prompt.text), "answer": _storable(prompt.answer),
+        "key": prompt.key, "text": storable(prompt.text), "answer": storable(prompt.answer),
         "dataset": prompt.dataset, "subject": prompt.subject, "level": prompt.level,
     }  # fmt: skip
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """Without what no database takes as text: the zero character and lone surrogates."""
     return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")

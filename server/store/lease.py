@@ -35,16 +35,14 @@ class Holder:
         return f"{self.host}|{self.boot}|{self.namespace}|{self.pid}|{self.started}"
 
     def certainly_dead(self) -> bool:
-        """True when this process is gone for sure: its host was restarted since, or has no such process any more.
+        """True when this process is gone for sure: it was one of this very boot of this host, which has it no more.
 
-        False whenever that cannot be known from here (another host or container, no /proc).
+        False whenever that cannot be known from here: another host or container, no /proc, or another boot, since two
+        machines may have one name.
         """
         here = Holder.this_process()
-        if not self.boot or self.host != here.host:
-            return False
-        if self.boot != here.boot:
-            return True
-        return self.namespace == here.namespace and self.started != (_started(self.pid) or "")
+        same = (self.host, self.boot, self.namespace) == (here.host, here.boot, here.namespace)
+        return bool(self.boot) and same and self.started != (_started(self.pid) or "")
 
 
 def _boot() -> str:

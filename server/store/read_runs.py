@@ -24,6 +24,7 @@ class RunKey:
     members: tuple[str, ...]
     first: int
     last: int
+    trajectories: str
 
     def slot(self, member: str) -> int:
         if member not in self.members:
@@ -35,7 +36,7 @@ def resolve(connection: Connection, run: str) -> RunKey:
     """The run with this uid, or the one created last for "latest"."""
     row = _run_row(connection, run)
     members = tuple(member.name for member in load_members(connection, row.id))
-    return RunKey(row.id, row.uid, members, row.first_step or 1, row.last_step or 0)
+    return RunKey(row.id, row.uid, members, row.first_step or 1, row.last_step or 0, row.trajectories)
 
 
 def _run_row(connection: Connection, run: str) -> Row[Any]:
@@ -94,13 +95,12 @@ def or_nan(value: float | None) -> float:
 
 def size(connection: Connection, location: Location) -> dict[str, int]:
     """Bytes and counts of the whole store; the bytes of trajectories are those its rows name."""
-    files = (location.database, location.database.with_name(location.database.name + "-wal"))
     shards = schema.shards
     totals = connection.execute(
         select(func.count(), func.sum(shards.c.bytes), func.sum(shards.c.groups), func.sum(shards.c.responses))
     ).one()
     return {
-        "database_bytes": sum(file.stat().st_size for file in files if file.exists()),
+        "database_bytes": location.database_bytes(connection),
         "trajectory_bytes": int(totals[1] or 0),
         "runs": _count(connection, schema.runs.c.id),
         "steps": _count(connection, schema.steps.c.step),

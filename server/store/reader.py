@@ -23,7 +23,7 @@ from server.store import (
     read_windows,
     replays,
 )
-from server.store.connections import Location, check_version, locate, readable_errors, reader_engine, schema_version
+from server.store.connections import Location, check_version, locate, readable_errors, schema_version
 from server.store.counts import Floats, Ints
 from server.store.read_runs import RunKey
 from server.store.read_windows import Counts
@@ -64,13 +64,13 @@ __all__ = [
 
 
 def open_reader(url: str) -> Reader:
-    """Open a store read-only; `url` is "sqlite:///path/store.db" or a path.
+    """Open a store read-only; `url` is as in `locate`.
 
     StoreError when it is absent, SchemaError when it is of another schema version, naming the remedy.
     """
     location = locate(url)
     with readable_errors("opening", location):
-        engine = reader_engine(location)
+        engine = location.reader_engine()
         with engine.connect() as connection:
             check_version(schema_version(connection), location)
     return Reader(engine, location)
@@ -293,7 +293,7 @@ class Reader:
     def trajectory(self, run: str, step: int, prompt: int, receiver: str) -> Trajectory:
         """A receiver's group with its responses, and every group routed to it. StoreError when it is not stored."""
         with self._run(run) as (connection, key):
-            root = self._location.trajectories
+            root = self._location.folder(key.trajectories)
             return read_rows.trajectory(connection, key, root, step, prompt, key.slot(receiver))
 
     def prompts(self, keys: Sequence[int]) -> dict[int, PromptRecord]:
@@ -316,7 +316,8 @@ class Reader:
     def groups(self, run: str, step: int, member: str, prompts: Collection[int] | None = None) -> list[GroupRecord]:
         """What a member said in a step, or only on `prompts`, in recorded order. StoreError for a missing shard."""
         with self._run(run) as (connection, key):
-            return read_steps.groups(connection, key, self._location.trajectories, step, key.slot(member), prompts)
+            root = self._location.folder(key.trajectories)
+            return read_steps.groups(connection, key, root, step, key.slot(member), prompts)
 
     def visits(self, run: str, member: str) -> dict[int, dict[int, int]]:
         """{step: {prompt: responses}} of everything a member was asked, in recorded order."""
@@ -324,9 +325,10 @@ class Reader:
             return read_steps.visits(connection, key, key.slot(member))
 
     def check_shards(self, run: str, member: str, steps: Collection[int]) -> None:
-        """StoreError unless the trajectory shards of a member's steps lie beside the database, whole."""
+        """StoreError unless the trajectory shards of a member's steps lie in their folder, whole."""
         with self._run(run) as (connection, key):
-            read_steps.check_shards(connection, key, self._location.trajectories, key.slot(member), steps)
+            root = self._location.folder(key.trajectories)
+            read_steps.check_shards(connection, key, root, key.slot(member), steps)
 
     def replays(self, run: str) -> list[ReplayInfo]:
         """What the run would have exchanged under other settings, newest replay first."""

@@ -8,9 +8,9 @@ import time
 from sqlalchemy import Connection, insert, select
 
 from server.store import schema
-from server.store.connections import check_version, locate, readable_errors, schema_version, writer_engine
+from server.store.connections import check_version, locate, readable_errors, schema_version
 from server.store.read_runs import RunKey, resolve
-from server.store.records import ReplayRecord, StoreError
+from server.store.records import ReplayRecord
 from server.store.views import ReplayInfo
 
 
@@ -20,10 +20,8 @@ def record_replay(url: str, replay: ReplayRecord) -> int:
     StoreError when the store or the run does not exist, or the database cannot be written.
     """
     location = locate(url)
-    if not location.database.is_file():
-        raise StoreError(f"store: {location.database} does not exist; check the path")
     with readable_errors("storing the replay", location):
-        engine = writer_engine(location)
+        engine = location.writer_engine(create=False)
         try:
             with engine.begin() as connection:
                 check_version(schema_version(connection), location)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, delete, extract, func, select, update
 
 from server.store import schema
-from server.store.connections import locate, writer_engine
+from server.store.connections import locate, readable_errors
 from server.store.counts import MEMBER_COUNTS, PAIR_COUNTS, PAIR_SUMS
 from server.store.lease import Holder
 from server.store.records import LeaseError, MemberRecord
@@ -17,7 +18,7 @@ from server.store.rows import MetricSums, Sums
 
 @dataclass(slots=True)
 class HeldRun:
-    """`last_step` (0: none) and `sums` are as of the last commit this writer knows of."""
+    """`last_step` (0: none) and `sums` are as of the last commit this writer knows of; `root` holds the shards."""
 
     id: int
     uid: str
@@ -25,6 +26,7 @@ class HeldRun:
     epoch: int
     last_step: int
     sums: Sums
+    root: Path
 
     @property
     def slots(self) -> dict[str, int]:
@@ -38,9 +40,16 @@ def load_members(connection: Connection, run: int) -> tuple[MemberRecord, ...]:
     return tuple(MemberRecord(row.name, row.model, row.family, row.tokenizer_sha, row.parameters) for row in found)
 
 
-def refuse_living_writer(uid: str, writer: str, lease_until: float) -> None:
-    """LeaseError while the lease runs and its holder may live."""
-    left = lease_until - time.time()
+def clock(connection: Connection) -> float:
+    """Seconds since 1970 by one clock for all who share the store: machines differ by more than a lease may last."""
+    if connection.dialect.name == "sqlite":
+        return time.time()
+    return float(connection.scalar(select(extract("epoch", func.clock_timestamp()))) or 0.0)
+
+
+def refuse_living_writer(uid: str, writer: str, lease_until: float, now: float) -> None:
+    """LeaseError while the lease runs and its holder may live; `now` is the store's clock."""
+    left = lease_until - now
     holder = Holder.parse(writer)
     if left <= 0 or (holder is not None and holder.certainly_dead()):
         return
@@ -54,22 +63,26 @@ def refuse_held(url: str, uid: str) -> None:
     """LeaseError when a living process writes this run; to be asked before long work that ends in taking the run
     over.
     """
-    engine = writer_engine(locate(url))
+    location = locate(url)
+    engine = location.reader_engine()
     try:
-        with engine.connect() as connection:
-            runs = schema.runs
+        with readable_errors("opening", location), engine.connect() as connection:
+            runs, now = schema.runs, clock(connection)
             row = connection.execute(select(runs.c.writer, runs.c.lease_until).where(runs.c.uid == uid)).one_or_none()
     finally:
         engine.dispose()
     if row is not None:
-        refuse_living_writer(uid, row.writer, row.lease_until)
+        refuse_living_writer(uid, row.writer, row.lease_until, now)
 
 
 def check_lease(connection: Connection, held: HeldRun) -> int:
-    """The step the run is recorded up to (0: none); LeaseError when another writer took the run over."""
+    """The step the run is recorded up to (0: none); LeaseError when another writer took the run over.
+
+    Nobody can take it over before the transaction ends: the run's row is locked (SQLite locks the whole file anyway).
+    """
     runs = schema.runs
     row = connection.execute(
-        select(runs.c.lease_epoch, runs.c.last_step, runs.c.writer).where(runs.c.id == held.id)
+        select(runs.c.lease_epoch, runs.c.last_step, runs.c.writer).where(runs.c.id == held.id).with_for_update()
     ).one()
     if row.lease_epoch != held.epoch:
         holder = Holder.parse(row.writer)
@@ -80,8 +93,8 @@ def check_lease(connection: Connection, held: HeldRun) -> int:
 
 def touch(connection: Connection, held: HeldRun, lease_seconds: float, *, changed: bool) -> None:
     """Renew the lease; `changed` also tells readers that there is something new. LeaseError when it was taken over."""
-    runs, now = schema.runs, time.time()
     check_lease(connection, held)
+    runs, now = schema.runs, clock(connection)
     values = {"heartbeat": now, "lease_until": now + lease_seconds}
     connection.execute(
         update(runs).where(runs.c.id == held.id).values(**values, revision=runs.c.revision + int(changed))

@@ -26,7 +26,7 @@ from server.store.counts import MEMBER_COUNTS, PAIR_COUNTS, PAIR_SUMS
 
 VERSION_TABLE = "graft_alembic_version"
 # Every schema version this program knows, oldest first; the last is the one it reads and writes.
-VERSIONS = ("0001", "0002", "0003", "0004", "0005")
+VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 
 RUN_BITS, STEP_BITS, ORDINAL_BITS = 13, 22, 18
 # A member-less metric belongs to the whole run.
@@ -80,6 +80,8 @@ runs = Table(
     Column("writer", Text, nullable=False),
     Column("lease_epoch", Integer, nullable=False),
     Column("lease_until", Double, nullable=False),
+    # Where the run's shards lie; empty: beside the database file.
+    Column("trajectories", Text, nullable=False, server_default=""),
 )
 
 members = Table(

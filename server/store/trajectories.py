@@ -110,6 +110,10 @@ def _write_durably(path: Path, content: pa.Buffer) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as fault:
+        temporary.unlink(missing_ok=True)
+        # A write that fails knows no name, and the reader of the message needs the disk.
+        raise OSError(fault.errno, fault.strerror, str(path)) from fault
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -143,6 +147,15 @@ def sweep(root: Path, run: str, named: set[str]) -> int:
     return len(orphans)
 
 
+def require_folder(root: Path, run: str) -> None:
+    """StoreError unless a run's shards can be looked for: the folder they lie in is on this machine."""
+    if not root.is_dir():
+        raise StoreError(
+            f"store: {root}, the trajectory folder of run {run}, is not on this machine; mount or restore it, or add "
+            "?trajectories=FOLDER to a PostgreSQL URL"
+        )
+
+
 def read_group(root: Path, path: str, row: int, member: str) -> GroupRecord:
     """Record batch `row` of a shard as a group. StoreError when the file is missing or damaged."""
     return read_groups(root, path, [row], member)[0]
@@ -154,6 +167,7 @@ def read_groups(root: Path, path: str, rows: Sequence[int], member: str) -> list
         with pa.memory_map(str(root / path)) as source, pa.ipc.open_file(source) as shard:
             return [_decode(shard.get_batch(row), member) for row in rows]
     except FileNotFoundError:
+        require_folder(root, path.partition("/")[0])
         raise StoreError(f"store: trajectory shard {root / path} is missing; restore it beside the database") from None
     except (pa.ArrowInvalid, pa.ArrowIndexError, OSError) as fault:
         raise StoreError(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -19,8 +19,16 @@ from sqlalchemy import Connection, Engine, func, insert, select, text, update
 
 from server.store import schema
 from server.store.checks import check_evaluation, check_run, check_step
-from server.store.commit import already_committed, event_row, insert_prompts, insert_step, metric_ids, write_shards
-from server.store.connections import Location, check_version, locate, readable_errors, schema_version, writer_engine
+from server.store.commit import (
+    already_committed,
+    event_row,
+    insert_prompts,
+    insert_step,
+    metric_ids,
+    storable,
+    write_shards,
+)
+from server.store.connections import Location, check_version, locate, readable_errors, schema_version
 from server.store.digest import content_digest
 from server.store.evaluations import insert_evaluation
 from server.store.lease import LEASE_SECONDS, Holder
@@ -35,33 +43,43 @@ from server.store.records import (
     StoreError,
 )
 from server.store.rows import Sums
-from server.store.run_state import HeldRun, check_lease, load_members, load_sums, refuse_living_writer, touch, truncate
-from server.store.trajectories import Shard, remove_shards, sweep
+from server.store.run_state import (
+    HeldRun,
+    check_lease,
+    clock,
+    load_members,
+    load_sums,
+    refuse_living_writer,
+    touch,
+    truncate,
+)
+from server.store.trajectories import Shard, remove_shards, require_folder, sweep
 
 __all__ = ["FinalStatus", "LeaseError", "StepConflict", "StoreError", "Writer", "open_writer"]
 
 FinalStatus = Literal["finished", "failed", "interrupted"]
 
 
-def open_writer(url: str, *, create: bool = True, lease_seconds: float = LEASE_SECONDS) -> Writer:
+def open_writer(
+    url: str, *, create: bool = True, lease_seconds: float = LEASE_SECONDS, trajectories: Path | None = None
+) -> Writer:
     """Open a store for writing; made when absent, if `create`.
 
-    `url` is "sqlite:///path/store.db" or a path. A store of another schema version is refused with a SchemaError that
-    names the remedy; it is never changed here. Any other fault of disk or database is a StoreError.
+    `url` is as in `locate`. `trajectories` takes the shards of new runs where the database is no file with a folder
+    beside it and the URL names none. A store of another schema version is refused with a SchemaError that names the
+    remedy; it is never changed here. Any other fault of disk or database is a StoreError.
     """
     location = locate(url)
-    if not create and not location.database.exists():
-        raise StoreError(f"store: {location.database} does not exist; check the path")
     with readable_errors("opening", location):
-        location.database.parent.mkdir(parents=True, exist_ok=True)
-        engine = writer_engine(location)
+        engine = location.writer_engine(create=create)
         with engine.begin() as connection:
+            location.take_turns(connection)
             version = schema_version(connection)
             if version is None and create:
                 _create_schema(connection)
             else:
                 check_version(version, location)
-    return Writer(engine, location, lease_seconds)
+    return Writer(engine, location, lease_seconds, trajectories)
 
 
 def _create_schema(connection: Connection) -> None:
@@ -73,10 +91,11 @@ def _create_schema(connection: Connection) -> None:
 class Writer:
     """Writes one run. Safe to use from several threads (a heartbeat beside the loop); one call runs at a time."""
 
-    def __init__(self, engine: Engine, location: Location, lease_seconds: float) -> None:
+    def __init__(self, engine: Engine, location: Location, lease_seconds: float, trajectories: Path | None) -> None:
         self._engine = engine
         self._location = location
         self._lease_seconds = lease_seconds
+        self._trajectories = trajectories
         self._lock = threading.Lock()
         self._held: HeldRun | None = None
         self._metric_ids: dict[str, int] = {}
@@ -96,24 +115,25 @@ class Writer:
         """Begin a new run and take its lease. StoreError when its uid is taken."""
         self._refuse_while_holding()
         check_run(run)
-        now = time.time()
+        folder = self._location.new_folder(self._trajectories)
         with self._transaction(f"starting run {run.uid}") as connection:
-            runs = schema.runs
+            self._location.take_turns(connection)
+            runs, now = schema.runs, clock(connection)
             if connection.scalar(select(runs.c.id).where(runs.c.uid == run.uid)) is not None:
                 raise StoreError(
-                    f"store: {self._location.database} already has run {run.uid}; resume it or choose another"
+                    f"store: {self._location.shown} already has run {run.uid}; resume it or choose another"
                 )
             identity = (connection.scalar(select(func.max(runs.c.id))) or 0) + 1
             if identity >= 1 << schema.RUN_BITS:
                 raise StoreError(
-                    f"store: {self._location.database} holds {identity - 1} runs, no more fit; start a new store"
+                    f"store: {self._location.shown} holds {identity - 1} runs, no more fit; start a new store"
                 )
             connection.execute(
                 insert(runs).values(
                     id=identity, uid=run.uid, name=run.name, method=run.method, status="running", message="",
                     created=now, heartbeat=now, total_steps=run.total_steps, seed=run.seed,
                     config=json.dumps(dict(run.config)), revision=1, writer=str(Holder.this_process()), lease_epoch=1,
-                    lease_until=now + self._lease_seconds,
+                    lease_until=now + self._lease_seconds, trajectories=folder,
                 )
             )  # fmt: skip
             for slot, member in enumerate(run.members):
@@ -123,7 +143,8 @@ class Writer:
                         tokenizer_sha=member.tokenizer_sha, parameters=member.parameters,
                     )
                 )  # fmt: skip
-        self._held = HeldRun(identity, run.uid, tuple(run.members), 1, 0, Sums.zero(len(run.members)))
+        root = self._location.folder(folder)
+        self._held = HeldRun(identity, run.uid, tuple(run.members), 1, 0, Sums.zero(len(run.members)), root)
 
     def resume_run(self, uid: str, step: int, *, total_steps: int | None = None) -> None:
         """Take a run's lease and make its record end at `step` (0: before the first): everything later is removed.
@@ -132,12 +153,16 @@ class Writer:
         that certainly died is succeeded at once. StoreError when the run is unknown or ends before `step`.
         """
         self._refuse_while_holding()
-        runs, now = schema.runs, time.time()
+        runs = schema.runs
         with self._transaction(f"resuming run {uid}") as connection:
-            run = connection.execute(select(runs).where(runs.c.uid == uid)).one_or_none()
+            run = connection.execute(select(runs).where(runs.c.uid == uid).with_for_update()).one_or_none()
             if run is None:
-                raise StoreError(f"store: {self._location.database} has no run {uid}; check the name")
-            refuse_living_writer(uid, run.writer, run.lease_until)
+                raise StoreError(f"store: {self._location.shown} has no run {uid}; check the name")
+            now = clock(connection)
+            refuse_living_writer(uid, run.writer, run.lease_until, now)
+            root = self._location.folder(run.trajectories)
+            if step:
+                require_folder(root, uid)
             last = run.last_step or 0
             if not 0 <= step <= last:
                 raise StoreError(
@@ -152,15 +177,16 @@ class Writer:
                     writer=str(Holder.this_process()), lease_epoch=run.lease_epoch + 1,
                     lease_until=now + self._lease_seconds,
                     total_steps=run.total_steps if total_steps is None else total_steps,
+                    trajectories=run.trajectories and str(root),
                 )
             )  # fmt: skip
             members = load_members(connection, run.id)
             sums = load_sums(connection, run.id, step, len(members))
             shards = schema.shards
             named = set(connection.scalars(select(shards.c.path).where(shards.c.run == run.id)))
-        self._held = HeldRun(run.id, uid, members, run.lease_epoch + 1, step, sums)
+        self._held = HeldRun(run.id, uid, members, run.lease_epoch + 1, step, sums, root)
         with readable_errors(f"sweeping the shards of run {uid}", self._location):
-            sweep(self._location.trajectories, uid, named)
+            sweep(root, uid, named)
 
     def commit(self, step: StepRecord) -> bool:
         """Record a step; True when written, False when it was already there with the same content.
@@ -180,7 +206,7 @@ class Writer:
                 held.sums = load_sums(connection, held.id, last_step, len(held.members))
                 held.last_step = last_step
         with self._lock, readable_errors(f"step {step.step}", self._location):
-            shards = write_shards(self._location.trajectories, held, step)
+            shards = write_shards(held.root, held, step)
             try:
                 self._insert(held, step, digest, shards)
             except LeaseError:
@@ -199,7 +225,7 @@ class Writer:
             ids = metric_ids(connection, (metric.name for metric in step.metrics), self._metric_ids)
             metrics = {(ids[metric.name], slots[metric.member]): metric for metric in step.metrics}
             insert_prompts(connection, step.prompts, self._known_prompts)
-            sums = insert_step(connection, held, step, digest, shards, metrics)
+            sums = insert_step(connection, self._location, held, step, digest, shards, metrics)
         held.sums, held.last_step = sums, step.step
         self._metric_ids.update(ids)
         self._known_prompts.update(prompt.key for prompt in step.prompts)
@@ -209,7 +235,7 @@ class Writer:
         table = schema.shards
         with self._engine.begin() as connection:
             named = set(connection.scalars(select(table.c.path).where(table.c.run == held.id, table.c.step == step)))
-        remove_shards(self._location.trajectories, (shard.path for shard in shards.values() if shard.path not in named))
+        remove_shards(held.root, (shard.path for shard in shards.values() if shard.path not in named))
 
     def record_prompts(self, prompts: Iterable[PromptRecord]) -> None:
         """Make prompts known outside a step, such as a benchmark's; those already stored are left as they are."""
@@ -255,7 +281,9 @@ class Writer:
         with self._transaction(f"finishing run {held.uid}") as connection:
             touch(connection, held, self._lease_seconds, changed=True)
             connection.execute(
-                update(runs).where(runs.c.id == held.id).values(status=status, message=message, lease_until=0.0)
+                update(runs)
+                .where(runs.c.id == held.id)
+                .values(status=status, message=storable(message), lease_until=0.0)
             )
         self._held = None
 

@@ -23,7 +23,7 @@ from population.sweep.command import check
 from population.sweep.command import run as run_sweep
 from population.sweep.manifest import SweepError
 from population.sweep.spec import load_sweep
-from server.store.connections import is_empty, locate
+from server.store.connections import has_store, locate
 from server.store.reader import RunInfo, open_reader
 from tests.commands import ROOT, run
 
@@ -70,7 +70,7 @@ def start(path: Path) -> subprocess.Popen[str]:
 
 def recorded(folder: Path, uid: str) -> RunInfo | None:
     store = folder / uid / "graft.db"
-    if not store.is_file() or is_empty(locate(str(store))):
+    if not has_store(locate(str(store))):
         return None
     with open_reader(str(store)) as reader:
         return next((one for one in reader.runs() if one.uid == uid), None)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sqlite3
 from collections import defaultdict
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
+from tests.store.backends import Database, Row, raw, shards_of
 
 UNGRADED = {-2, -3, -4, -5}
 STEP_TABLES = (
@@ -19,55 +19,51 @@ STEP_TABLES = (
 Group = list[dict[str, Any]]
 
 
-def audit(database: Path | str) -> list[str]:
-    """Every inconsistency found, in words; [] for a sound store."""
-    database = Path(database)
+def audit(store: Path | str) -> list[str]:
+    """Every inconsistency found in the store of a URL or path, in words; [] for a sound store."""
     faults: list[str] = []
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-        connection.row_factory = sqlite3.Row
-        for check in ("quick_check", "foreign_key_check"):
-            found = [tuple(row) for row in connection.execute(f"PRAGMA {check}")]
+    with raw(store, read_only=True) as database:
+        for check in ("quick_check", "foreign_key_check") if not str(store).startswith("postgresql") else ():
+            found = [tuple(row.values()) for row in database.rows(f"PRAGMA {check}")]
             if found not in ([], [("ok",)]):
                 faults.append(f"{check}: {found}")
-        for run in connection.execute("SELECT * FROM runs").fetchall():
-            faults += _audit_run(connection, database.with_name(f"{database.stem}_trajectories"), run)
+        for run in database.rows("SELECT * FROM runs"):
+            faults += _audit_run(database, shards_of(store), run)
     return faults
 
 
-def _audit_run(connection: sqlite3.Connection, root: Path, run: sqlite3.Row) -> list[str]:
+def _audit_run(database: Database, root: Path, run: Row) -> list[str]:
     faults: list[str] = []
-    steps = [row[0] for row in connection.execute("SELECT step FROM steps WHERE run = ? ORDER BY step", (run["id"],))]
+    steps = [row["step"] for row in database.rows("SELECT step FROM steps WHERE run = ? ORDER BY step", run["id"])]
     if steps != list(range(run["first_step"] or 1, (run["last_step"] or 0) + 1)):
         faults.append(f"{run['uid']}: steps {steps}, but first {run['first_step']} and last {run['last_step']}")
     for table in STEP_TABLES:
-        stray = {row[0] for row in connection.execute(f"SELECT step FROM {table} WHERE run = ?", (run["id"],))} - set(
+        stray = {row["step"] for row in database.rows(f"SELECT step FROM {table} WHERE run = ?", run["id"])} - set(
             steps
         )
         if stray:
             faults.append(f"{run['uid']}: {table} has rows of steps {sorted(stray)}, which are not committed")
-    size = connection.execute("SELECT count(*) FROM members WHERE run = ?", (run["id"],)).fetchone()[0]
+    size = len(database.rows("SELECT slot FROM members WHERE run = ?", run["id"]))
     member: dict[int, dict[str, float]] = {slot: defaultdict(int) for slot in range(size)}
     pair: dict[tuple[int, int], dict[str, float]] = {
         (i, j): defaultdict(int) for i in range(size) for j in range(size) if i != j
     }
     for step in steps:
-        groups, more = _read_groups(connection, root, run["id"], step)
+        groups, more = _read_groups(database, root, run["id"], step)
         faults += more
         _count_members(member, groups)
         _count_pairs(pair, groups)
-        faults += _count_transfers(connection, run["id"], step, member, pair, groups)
-        faults += _compare_counts(connection, run["id"], step, member, pair)
-        faults += _compare_outcomes(connection, run["id"], step, groups)
-    return faults + _compare_metrics(connection, run["id"])
+        faults += _count_transfers(database, run["id"], step, member, pair, groups)
+        faults += _compare_counts(database, run["id"], step, member, pair)
+        faults += _compare_outcomes(database, run["id"], step, groups)
+    return faults + _compare_metrics(database, run["id"])
 
 
-def _read_groups(
-    connection: sqlite3.Connection, root: Path, run: int, step: int
-) -> tuple[dict[tuple[int, int], Group], list[str]]:
+def _read_groups(database: Database, root: Path, run: int, step: int) -> tuple[dict[tuple[int, int], Group], list[str]]:
     """(every response of the step by (member, prompt), read from the shards; faults)."""
     faults: list[str] = []
     groups: dict[tuple[int, int], Group] = {}
-    for shard in connection.execute("SELECT * FROM shards WHERE run = ? AND step = ?", (run, step)):
+    for shard in database.rows("SELECT * FROM shards WHERE run = ? AND step = ?", run, step):
         file = root / shard["path"]
         if not file.is_file():
             faults.append(f"shard {file} is missing")
@@ -79,22 +75,19 @@ def _read_groups(
         for place in range(reader.num_record_batches):
             rows = reader.get_batch(place).to_pylist()
             groups[shard["member"], rows[0]["prompt"]] = rows
-            faults += _compare_group(connection, run, step, shard["member"], place, rows)
-    stored = connection.execute("SELECT count(*) FROM groups WHERE run = ? AND step = ?", (run, step)).fetchone()[0]
+            faults += _compare_group(database, run, step, shard["member"], place, rows)
+    stored = len(database.rows("SELECT id FROM groups WHERE run = ? AND step = ?", run, step))
     if stored != len(groups):
         faults.append(f"step {step}: {stored} group rows, {len(groups)} groups in shards")
     return groups, faults
 
 
-def _compare_group(
-    connection: sqlite3.Connection, run: int, step: int, member: int, place: int, rows: Group
-) -> list[str]:
-    row = connection.execute(
-        "SELECT * FROM groups WHERE run = ? AND step = ? AND member = ? AND prompt = ?",
-        (run, step, member, rows[0]["prompt"]),
-    ).fetchone()
-    if row is None:
+def _compare_group(database: Database, run: int, step: int, member: int, place: int, rows: Group) -> list[str]:
+    where = (run, step, member, rows[0]["prompt"])
+    found_rows = database.rows("SELECT * FROM groups WHERE run = ? AND step = ? AND member = ? AND prompt = ?", *where)
+    if not found_rows:
         return [f"step {step}: member {member} has no row for prompt {rows[0]['prompt']}"]
+    row = found_rows[0]
     expected = (
         place, len(rows), sum(one["reward"] > 0 for one in rows), sum(one["verdict"] in UNGRADED for one in rows),
         sum(len(one["token_ids"]) for one in rows), sum(one["finish"] == "length" for one in rows),
@@ -102,9 +95,7 @@ def _compare_group(
     found = tuple(row[name] for name in ("shard_row", "n", "successes", "errors", "tokens", "truncated"))
     faults = [] if found == expected else [f"group {row['id']}: row {found}, shard {expected}"]
     names = ("reward", "advantage", "verdict", "finish", "weight_version")
-    responses = connection.execute(
-        'SELECT * FROM responses WHERE group_id = ? ORDER BY "index"', (row["id"],)
-    ).fetchall()
+    responses = database.rows('SELECT * FROM responses WHERE group_id = ? ORDER BY "index"', row["id"])
     if [tuple(one[name] for name in names) for one in responses] != [
         tuple(one[name] for name in names) for one in rows
     ]:
@@ -156,16 +147,16 @@ def _count_pairs(pair: dict[tuple[int, int], dict[str, float]], groups: dict[tup
 
 
 def _count_transfers(
-    connection: sqlite3.Connection, run: int, step: int, member: dict[int, dict[str, float]],
+    database: Database, run: int, step: int, member: dict[int, dict[str, float]],
     pair: dict[tuple[int, int], dict[str, float]], groups: dict[tuple[int, int], Group],
 ) -> list[str]:  # fmt: skip
     faults: list[str] = []
     received: dict[tuple[int, int], dict[str, int]] = defaultdict(lambda: {"held_out": 0, "received": 0})
-    for row in connection.execute("SELECT * FROM transfers WHERE run = ? AND step = ?", (run, step)).fetchall():
-        parts = connection.execute(
+    for row in database.rows("SELECT * FROM transfers WHERE run = ? AND step = ?", run, step):
+        parts = database.rows(
             "SELECT * FROM grafted WHERE run = ? AND step = ? AND receiver = ? AND prompt = ? AND source = ?",
-            (run, step, row["receiver"], row["prompt"], row["source"]),
-        ).fetchall()
+            run, step, row["receiver"], row["prompt"], row["source"],
+        )  # fmt: skip
         admitted = [one for one in parts if one["refusal"] is None]
         scored = [one["s"] for one in parts if one["s"] is not None]
         own = {
@@ -194,7 +185,7 @@ def _count_transfers(
 
 
 def _compare_counts(
-    connection: sqlite3.Connection, run: int, step: int, member: dict[int, dict[str, float]],
+    database: Database, run: int, step: int, member: dict[int, dict[str, float]],
     pair: dict[tuple[int, int], dict[str, float]],
 ) -> list[str]:  # fmt: skip
     faults: list[str] = []
@@ -203,7 +194,7 @@ def _compare_counts(
         ("member_counts", ("member",), expected),
         ("pair_counts", ("receiver", "source"), pair),
     ):
-        rows = connection.execute(f"SELECT * FROM {table} WHERE run = ? AND step = ?", (run, step)).fetchall()
+        rows = database.rows(f"SELECT * FROM {table} WHERE run = ? AND step = ?", run, step)
         if sorted(tuple(row[name] for name in key) for row in rows) != sorted(totals):
             faults.append(f"step {step}: {table} lacks rows or has too many")
         for row in rows:
@@ -214,28 +205,27 @@ def _compare_counts(
     return faults
 
 
-def _compare_outcomes(
-    connection: sqlite3.Connection, run: int, step: int, groups: dict[tuple[int, int], Group]
-) -> list[str]:
+def _compare_outcomes(database: Database, run: int, step: int, groups: dict[tuple[int, int], Group]) -> list[str]:
     masks: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
     for (slot, prompt), rows in groups.items():
         masks[prompt][0] |= 1 << slot
         masks[prompt][1] |= (_kind(rows) == "all_fail") << slot
         masks[prompt][2] |= any(one["reward"] > 0 for one in rows) << slot
-    rows_found = connection.execute("SELECT * FROM outcomes WHERE run = ? AND step = ?", (run, step)).fetchall()
+    rows_found = database.rows("SELECT * FROM outcomes WHERE run = ? AND step = ?", run, step)
     found = {row["prompt"]: [row["attempted"], row["all_fail"], row["solved"]] for row in rows_found}
     faults = [] if found == dict(masks) else [f"step {step}: outcomes differ from the shards"]
     counted: dict[int, int] = defaultdict(int)
     for mask in masks.values():
         counted[mask[2]] += 1
-    patterns = dict(connection.execute("SELECT solved, prompts FROM patterns WHERE run = ? AND step = ?", (run, step)))
+    pattern_rows = database.rows("SELECT solved, prompts FROM patterns WHERE run = ? AND step = ?", run, step)
+    patterns = {row["solved"]: row["prompts"] for row in pattern_rows}
     return faults if patterns == dict(counted) else [*faults, f"step {step}: patterns differ from the shards"]
 
 
-def _compare_metrics(connection: sqlite3.Connection, run: int) -> list[str]:
+def _compare_metrics(database: Database, run: int) -> list[str]:
     faults: list[str] = []
     seen: dict[tuple[int, int], list[tuple[float | None, float | None]]] = defaultdict(list)
-    for row in connection.execute("SELECT * FROM metrics WHERE run = ? ORDER BY step", (run,)):
+    for row in database.rows("SELECT * FROM metrics WHERE run = ? ORDER BY step", run):
         values = seen[row["name"], row["member"]]
         values.append((row["numerator"], row["denominator"]))
         good = [(a, b) for a, b in values if a is not None and b is not None]

@@ -8,10 +8,13 @@ from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from typing import Any
 
+from sqlalchemy import select
+
 from server.store import commit as commit_module
 from server.store import trajectories
 from server.store import writer as writer_module
 from server.store.records import StoreError
+from server.store.schema import runs
 from server.store.writer import Writer, open_writer
 from tests.store.synthetic import Scenario
 
@@ -25,7 +28,7 @@ def open_run(url: str, uid: str = "synthetic") -> Writer:
         writer.start_run(Scenario(**{**_fields(), "uid": uid}).run())
     except StoreError:
         with writer._engine.connect() as connection:
-            last = connection.exec_driver_sql("SELECT last_step FROM runs WHERE uid = ?", (uid,)).scalar()
+            last = connection.scalar(select(runs.c.last_step).where(runs.c.uid == uid))
         writer.resume_run(uid, last or 0)
     return writer
 

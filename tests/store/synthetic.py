@@ -248,7 +248,7 @@ def write_run(
 
 
 def make_store(
-    folder: str | Path,
+    place: str | Path,
     *,
     members: int = 3,
     steps: int = 20,
@@ -264,7 +264,7 @@ def make_store(
     total_steps: int | None = None,
     sources: int = 1,
 ) -> str:
-    """Make (or add a run to) `folder`/store.db and return its URL.
+    """Make (or add a run to) the store of a URL, or `place`/store.db, and return its URL.
 
     `steps` are written of `total_steps` planned. status "running" leaves the run as if its process still held it.
     `nan_loss_at` is a step whose first member has a loss that is not a number.
@@ -282,7 +282,7 @@ def make_store(
         nan_loss_at=nan_loss_at,
         sources=sources,
     )
-    url = locate(str(Path(folder) / "store.db")).url
+    url = str(place) if "://" in str(place) else locate(str(Path(place) / "store.db")).url
     writer = open_writer(url)
     write_run(writer, scenario, until=steps, status=status)
     if status == "running":

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,20 +23,15 @@ from server.store.records import (
 from server.store.schema import ORDINAL_BITS, RUN_BITS, STEP_BITS, group_id
 from server.store.writer import Writer, open_writer
 from tests.store.audit import audit
+from tests.store.backends import raw
 from tests.store.synthetic import Scenario
 
 SCENARIO = Scenario(steps=6, prompts=6, n=4)
 
 
-def _database(url: str) -> Path:
-    return Path(url.removeprefix("sqlite:///"))
-
-
-def _dump(url: str) -> list[str]:
-    connection = sqlite3.connect(_database(url))
-    dump = list(connection.iterdump())
-    connection.close()
-    return dump
+def _dump(url: str) -> dict[str, list[str]]:
+    with raw(url) as database:
+        return database.dump()
 
 
 def test_a_step_again_with_the_same_content_changes_nothing(writer: Writer, url: str) -> None:
@@ -94,7 +87,7 @@ def test_any_other_content_of_a_committed_step_is_refused_and_the_rows_stay(writ
         with pytest.raises(StepConflict, match="already recorded with other content"):
             writer.commit(other_step)
     assert _dump(url) == before
-    assert audit(_database(url)) == []
+    assert audit(url) == []
 
 
 def test_a_gap_is_refused_and_names_the_step_that_is_due(writer: Writer) -> None:
@@ -117,7 +110,7 @@ def test_a_metric_that_is_no_number_is_missing_and_counted_and_spoils_no_mean(wr
         steps, series, _ = reader.metric_series("latest", "loss", 1, 4)
         assert steps.tolist() == [1, 2, 3, 4]
         assert np.isnan(series[:, 0]).tolist() == [False, True, True, False]
-    assert audit(_database(url)) == []
+    assert audit(url) == []
 
 
 def test_a_window_after_a_spike_is_exact(writer: Writer, url: str) -> None:
@@ -139,7 +132,7 @@ def test_prompts_are_shared_by_runs(url: str) -> None:
         assert (size["runs"], size["groups"], size["prompts"]) == (2, 2 * 3 * 6, 6)
         assert [run.uid for run in reader.runs()] == ["two", "one"]
         assert reader.run("latest").uid == "two"
-    assert audit(_database(url)) == []
+    assert audit(url) == []
 
 
 def test_a_prompt_key_with_another_text_is_refused(writer: Writer) -> None:
@@ -198,7 +191,7 @@ def test_a_record_that_contradicts_itself_is_refused_by_name(writer: Writer, mes
     with pytest.raises(StoreError, match=message):
         writer.commit(_broken_steps()[message])
     assert writer.commit(SCENARIO.step(1))
-    assert audit(_database(url)) == []
+    assert audit(url) == []
 
 
 def test_run_names_and_members_are_checked(writer: Writer) -> None:
@@ -238,7 +231,7 @@ def test_members_need_not_attempt_the_same_prompts(writer: Writer, url: str) -> 
     step = SCENARIO.step(1)
     writer.commit(replace(step, groups=step.groups[:8], transfers=()))
     writer.commit(StepRecord(2, (), ()))
-    assert audit(_database(url)) == []
+    assert audit(url) == []
     with open_reader(url) as reader:
         assert reader.member_counts("latest", 1, 2)["groups"].tolist() == [6, 2, 0]
         assert sum(count for _, count in reader.patterns("latest", 1, 2)[0]) == 6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,10 +135,10 @@ def test_a_compatibility_that_is_no_number_enters_no_sum() -> None:
 
 @pytest.mark.parametrize(("members", "seed"), [(1, 0), (2, 1), (3, 2), (5, 3)])
 def test_every_stored_count_equals_its_recomputation_from_raw_rows_and_shards(
-    tmp_path: Path, members: int, seed: int
+    url: str, members: int, seed: int
 ) -> None:
-    make_store(tmp_path, members=members, steps=6, prompts=10, n=4, seed=seed, nan_loss_at=3, sources=members)
-    assert audit(tmp_path / "store.db") == []
+    make_store(url, members=members, steps=6, prompts=10, n=4, seed=seed, nan_loss_at=3, sources=members)
+    assert audit(url) == []
 
 
 def test_a_sum_in_two_doubles_survives_a_spike() -> None:

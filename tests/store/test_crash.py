@@ -6,13 +6,13 @@ import multiprocessing
 import random
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from server.store.reader import open_reader
 from tests.store import children
 from tests.store.audit import audit
+from tests.store.backends import shards_of
 from tests.store.children import SCENARIO
 
 # Not forked from pytest: a fork of a process with threads may hang.
@@ -21,22 +21,22 @@ CONTEXT.set_forkserver_preload(["tests.store.children"])
 DEADLINE_S = 60
 
 
-def _shards(tmp_path: Path) -> set[str]:
-    return {path.name for path in (tmp_path / "store_trajectories" / "synthetic").iterdir()}
+def _shards(url: str) -> set[str]:
+    return {path.name for path in (shards_of(url) / "synthetic").iterdir()}
 
 
-def _resume_and_sweep(tmp_path: Path, url: str) -> None:
+def _resume_and_sweep(url: str) -> None:
     with open_reader(url) as reader:
         committed = reader.run("latest").last_step or 0
     writer = children.open_run(url)
     assert (writer.last_step or 0) == committed
-    assert len(_shards(tmp_path)) == 3 * committed
+    assert len(_shards(url)) == 3 * committed
     writer.commit(SCENARIO.step(committed + 1))
     writer.close()
-    assert audit(tmp_path / "store.db") == []
+    assert audit(url) == []
 
 
-def test_a_writer_killed_at_random_moments_leaves_a_sound_store(tmp_path: Path, url: str) -> None:
+def test_a_writer_killed_at_random_moments_leaves_a_sound_store(url: str) -> None:
     moments = random.Random(20)
     committed = 0
     for _ in range(5):
@@ -49,12 +49,12 @@ def test_a_writer_killed_at_random_moments_leaves_a_sound_store(tmp_path: Path, 
         child.kill()
         child.join(DEADLINE_S)
         assert child.exitcode == -9
-        assert audit(tmp_path / "store.db") == []
+        assert audit(url) == []
         with open_reader(url) as reader:
             last = reader.run("latest").last_step or 0
         assert last > committed
         committed = last
-    _resume_and_sweep(tmp_path, url)
+    _resume_and_sweep(url)
 
 
 @pytest.mark.parametrize(
@@ -66,23 +66,21 @@ def test_a_writer_killed_at_random_moments_leaves_a_sound_store(tmp_path: Path, 
         ("the step is committed", True),
     ],
 )
-def test_a_writer_killed_at_the_worst_moments_leaves_a_sound_store(
-    tmp_path: Path, url: str, moment: str, stored: bool
-) -> None:
+def test_a_writer_killed_at_the_worst_moments_leaves_a_sound_store(url: str, moment: str, stored: bool) -> None:
     with children.open_run(url) as writer:
         writer.commit(SCENARIO.step(1))
     child = CONTEXT.Process(target=children.die_at, args=(url, moment))
     child.start()
     child.join(DEADLINE_S)
     assert child.exitcode == -9
-    assert audit(tmp_path / "store.db") == []
-    assert len(_shards(tmp_path)) > 3
+    assert audit(url) == []
+    assert len(_shards(url)) > 3
     with open_reader(url) as reader:
         assert reader.run("latest").last_step == 1 + stored
-    _resume_and_sweep(tmp_path, url)
+    _resume_and_sweep(url)
 
 
-def test_readers_of_a_run_being_written_meet_no_error_and_no_half_step(tmp_path: Path, url: str) -> None:
+def test_readers_of_a_run_being_written_meet_no_error_and_no_half_step(url: str) -> None:
     children.open_run(url).close()
     enough = CONTEXT.Event()
     child = CONTEXT.Process(target=children.write_until, args=(url, enough, 50_000))
@@ -123,7 +121,7 @@ def test_readers_of_a_run_being_written_meet_no_error_and_no_half_step(tmp_path:
     assert len(set(reads)) > 3
 
 
-def test_processes_that_start_together_on_a_new_store_all_get_in(tmp_path: Path, url: str) -> None:
+def test_processes_that_start_together_on_a_new_store_all_get_in(url: str) -> None:
     barrier = CONTEXT.Barrier(4)
     ours, theirs = CONTEXT.Pipe()
     started = [
@@ -135,6 +133,6 @@ def test_processes_that_start_together_on_a_new_store_all_get_in(tmp_path: Path,
     for child in started:
         child.join(DEADLINE_S)
     assert results == [""] * 4
-    assert audit(tmp_path / "store.db") == []
+    assert audit(url) == []
     with open_reader(url) as reader:
         assert {run.last_step for run in reader.runs()} == {3}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from server.store.records import EventRecord, StoreError
-from server.store.writer import Writer
+from server.store.writer import open_writer
 from tests.store.audit import audit
 from tests.store.synthetic import Scenario
 
@@ -83,7 +83,7 @@ def _run(command: list[str]) -> list[str]:
 def test_a_shard_that_does_not_fit_is_refused_with_a_remedy_and_leaves_nothing(tmp_path: Path) -> None:
     said, left, later = _run([sys.executable, "-c", LIMITED, str(tmp_path)])
     remedy = "is full, nothing was stored; free some space there and repeat"
-    assert said == f"store: step 1: the disk that holds {tmp_path} {remedy}"
+    assert said == f"store: step 1: the disk that holds {tmp_path}/store_trajectories/synthetic {remedy}"
     assert left == "[] []"
     assert later == "True []"
 
@@ -100,8 +100,10 @@ def test_a_disk_that_fills_up_stops_the_run_readably_and_it_goes_on_when_there_i
 
 
 def test_a_database_that_cannot_grow_is_refused_with_a_remedy_and_leaves_nothing(
-    writer: Writer, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
+    writer = open_writer(str(tmp_path / "store.db"))
+
     def limit_pages(more: int) -> None:
         with writer._engine.connect() as connection:
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
@@ -125,4 +127,5 @@ def test_a_database_that_cannot_grow_is_refused_with_a_remedy_and_leaves_nothing
     assert writer.commit(SCENARIO.step(step))
     assert writer.commit(SCENARIO.step(step + 1))
     writer.event(EventRecord("info", "there is space again"))
+    writer.close()
     assert audit(tmp_path / "store.db") == []

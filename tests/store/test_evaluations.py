@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +10,7 @@ from server.store.best import choose, selecting
 from server.store.reader import open_reader
 from server.store.records import EvaluationRecord, StoreError
 from server.store.writer import Writer
+from tests.store.backends import raw
 from tests.store.synthetic import Scenario
 
 SCENARIO = Scenario(members=2, steps=6, prompts=2, n=2)
@@ -84,15 +83,16 @@ def test_a_resumed_run_has_only_the_repeats_of_steps_it_kept(writer: Writer, url
         assert reader.repeats("latest") == [record(A, "one", 1, 1, 1)]
 
 
-def test_votes_that_are_not_known_stay_unknown(writer: Writer, url: str, tmp_path: Path) -> None:
+def test_votes_that_are_not_known_stay_unknown(writer: Writer, url: str) -> None:
     begin(writer, None, [{"name": "one"}])
     rows = ((1, 1, 4), (2, 0, 4), (3, 4, 4))
     mixed = EvaluationRecord(A, "one", 0, rows, 0.6, 0, votes={1: (2, 1), 3: ()})
     writer.record_evaluation(mixed)
     with open_reader(url) as reader:
         assert reader.evaluation_records("latest", 0) == [mixed]
-    stored = sqlite3.connect(tmp_path / "store.db").execute("SELECT votes FROM evaluation_problems ORDER BY prompt")
-    assert stored.fetchall() == [("2 1",), (None,), ("",)]
+    with raw(url) as database:
+        stored = database.rows("SELECT votes FROM evaluation_problems ORDER BY prompt")
+    assert [row["votes"] for row in stored] == ["2 1", None, ""]
     for wrong in ({1: (4,)}, {1: (0, 1)}):
         with pytest.raises(StoreError, match="wrong answers of 4 responses"):
             writer.record_evaluation(replace(mixed, votes=wrong))

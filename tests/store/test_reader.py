@@ -225,9 +225,9 @@ def test_a_trajectory_is_read_back_exactly(reader: Reader) -> None:
                 _same_group(found, written)
 
 
-def test_every_source_of_a_place_is_read_back(tmp_path: Path) -> None:
+def test_every_source_of_a_place_is_read_back(url: str) -> None:
     scenario = Scenario(members=4, steps=3, prompts=20, n=4, sources=3)
-    url = make_store(tmp_path, members=4, steps=3, prompts=20, n=4, sources=3)
+    url = make_store(url, members=4, steps=3, prompts=20, n=4, sources=3)
     several = 0
     with open_reader(url) as reader:
         for number in (1, 2, 3):
@@ -274,8 +274,8 @@ def test_a_group_without_a_transfer_is_shown_alone(reader: Reader) -> None:
         reader.trajectory("latest", 1, solved.prompt, "nobody")
 
 
-def test_a_lost_or_damaged_shard_is_named(tmp_path: Path) -> None:
-    url = make_store(tmp_path, steps=1, prompts=2)
+def test_a_lost_or_damaged_shard_is_named(url: str, tmp_path: Path) -> None:
+    make_store(url, steps=1, prompts=2)
     group = Scenario(steps=1, prompts=2).step(1).groups[0]
     (shard,) = tmp_path.glob(f"store_trajectories/synthetic/*{group.member}*")
     content = shard.read_bytes()
@@ -359,7 +359,7 @@ def test_several_threads_may_read_at_once(reader: Reader) -> None:
 
 
 def test_the_reader_cannot_write(reader: Reader) -> None:
-    with pytest.raises(StoreError, match="cannot open"), reader._connection() as connection:
+    with pytest.raises(StoreError, match=r"cannot open|does not allow this user"), reader._connection() as connection:
         connection.exec_driver_sql("DELETE FROM runs")
 
 
@@ -367,7 +367,7 @@ def test_an_absent_store_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="does not exist"):
         open_reader(f"sqlite:///{tmp_path / 'none.db'}")
     assert not list(tmp_path.iterdir())
-    for url in ("postgresql://me:secret@host/db", "sqlite://", "nonsense://"):
+    for url in ("mysql://me:secret@host/db", "postgresql://me:secret@host", "sqlite://", "nonsense://"):
         with pytest.raises(StoreError) as caught:
             open_reader(url)
         assert "secret" not in str(caught.value)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,44 +19,43 @@ from server.store.run_state import HeldRun
 from server.store.trajectories import Shard
 from server.store.writer import Writer, open_writer
 from tests.store.audit import audit
+from tests.store.backends import raw, shards_of
 from tests.store.synthetic import Scenario, write_run
 
 SCENARIO = Scenario(steps=8, prompts=6, n=4, nan_loss_at=3)
 ROOT = Path(__file__).parents[2]
-# What differs between two runs of the same content: clocks, leases, remarks, and numbering by insertion.
+# What differs between two runs of the same content: clocks, leases, places, remarks, and numbering by insertion.
 VOLATILE = {
-    "runs": {"created", "heartbeat", "revision", "lease_epoch", "lease_until", "writer"},
+    "runs": {"created", "heartbeat", "revision", "lease_epoch", "lease_until", "writer", "trajectories"},
     "steps": {"committed", "lease_epoch"},
     "events": {"created", "id"},
 }
 
 
-def _tables(database: Path) -> dict[str, list[tuple[object, ...]]]:
-    connection = sqlite3.connect(database)
-    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+def _tables(url: str) -> dict[str, list[str]]:
     content = {}
-    for name in names:
-        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
-        kept = ", ".join(f'"{column}"' for column in columns if column not in VOLATILE.get(name, set()))
-        content[name] = sorted(connection.execute(f"SELECT {kept} FROM {name}").fetchall(), key=repr)
-    connection.close()
+    with raw(url) as database:
+        for name in database.tables():
+            kept = [column for column in database.columns(name) if column not in VOLATILE.get(name, set())]
+            rows = database.rows(f"SELECT * FROM {name}")
+            content[name] = sorted(repr([row[column] for column in kept]) for row in rows)
     return content
 
 
-def _files(database: Path) -> set[str]:
-    return {path.name for path in database.parent.rglob("*") if path.is_file() and path.suffix != ".db"}
+def _files(url: str) -> set[str]:
+    return {path.name for path in shards_of(url).rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(("stopped_at", "resumed_from"), [(5, 5), (8, 3), (4, 0)])
 def test_a_resumed_run_leaves_the_rows_and_files_of_an_uninterrupted_one(
-    tmp_path: Path, stopped_at: int, resumed_from: int
+    new_url: Callable[[str], str], stopped_at: int, resumed_from: int
 ) -> None:
-    straight, broken = tmp_path / "straight" / "store.db", tmp_path / "broken" / "store.db"
-    with open_writer(str(straight)) as writer:
+    straight, broken = new_url("straight"), new_url("broken")
+    with open_writer(straight) as writer:
         write_run(writer, SCENARIO, evaluate_every=2)
-    with open_writer(str(broken)) as writer:
+    with open_writer(broken) as writer:
         write_run(writer, SCENARIO, until=stopped_at, evaluate_every=2, status="running")
-    with open_writer(str(broken)) as writer:
+    with open_writer(broken) as writer:
         writer.resume_run("synthetic", resumed_from)
         assert writer.last_step == (resumed_from or None)
         for step in range(resumed_from + 1, SCENARIO.steps + 1):
@@ -114,12 +113,11 @@ def test_a_run_may_be_resumed_to_go_on_longer(writer: Writer, url: str) -> None:
         assert reader.run("latest").total_steps == 50
 
 
-def test_resuming_sweeps_the_files_no_step_names_and_only_in_its_own_folder(tmp_path: Path) -> None:
-    url = str(tmp_path / "store.db")
+def test_resuming_sweeps_the_files_no_step_names_and_only_in_its_own_folder(url: str) -> None:
     with open_writer(url) as writer:
         writer.start_run(SCENARIO.run())
         writer.commit(SCENARIO.step(1))
-    folder = tmp_path / "store_trajectories"
+    folder = shards_of(url)
     kept = set((folder / "synthetic").iterdir())
     other = folder / "another-run"
     other.mkdir()
@@ -143,7 +141,7 @@ def test_a_second_writer_of_a_run_is_refused_by_name_and_one_of_another_run_is_n
         second.commit(SCENARIO.step(1))
         assert first.commit(SCENARIO.step(2))
         assert second.commit(SCENARIO.step(2))
-    assert audit(Path(url.removeprefix("sqlite:///"))) == []
+    assert audit(url) == []
 
 
 def test_a_writer_whose_lease_ran_out_and_was_taken_can_write_nothing_more(url: str) -> None:
@@ -167,7 +165,7 @@ def test_a_writer_whose_lease_ran_out_and_was_taken_can_write_nothing_more(url: 
         assert reader.run("latest").status == "running"
         assert reader.events("latest") == []
     second.close()
-    assert audit(Path(url.removeprefix("sqlite:///"))) == []
+    assert audit(url) == []
 
 
 def test_a_writer_that_loses_its_lease_in_a_commit_leaves_the_files_of_its_successor(url: str, monkeypatch) -> None:
@@ -185,38 +183,36 @@ def test_a_writer_that_loses_its_lease_in_a_commit_leaves_the_files_of_its_succe
     monkeypatch.setattr("server.store.writer.write_shards", overtaken)
     with pytest.raises(LeaseError, match="was taken over by process"):
         first.commit(SCENARIO.step(2))
-    names = {file.name for file in Path(url.removeprefix("sqlite:///")).parent.rglob("step_000002_*.arrow")}
+    names = {file.name for file in shards_of(url).rglob("step_000002_*.arrow")}
     assert len(names) == len(SCENARIO.run().members)
     assert second.commit(SCENARIO.step(2))
     second.close()
     first.close()
-    assert audit(Path(url.removeprefix("sqlite:///"))) == []
+    assert audit(url) == []
 
 
 def test_a_heartbeat_renews_the_lease(url: str) -> None:
     with open_writer(url, lease_seconds=60) as writer:
         writer.start_run(SCENARIO.run())
-        database = sqlite3.connect(url.removeprefix("sqlite:///"))
-        database.execute("UPDATE runs SET lease_until = 0, heartbeat = 0")
-        database.commit()
-        assert writer.heartbeat()
-        until, beat = database.execute("SELECT lease_until, heartbeat FROM runs").fetchone()
-        database.close()
-    assert until == pytest.approx(beat + 60)
-    assert beat > 0
+        with raw(url) as database:
+            database.execute("UPDATE runs SET lease_until = 0, heartbeat = 0")
+            assert writer.heartbeat()
+            (run,) = database.rows("SELECT lease_until, heartbeat FROM runs")
+    assert run["lease_until"] == pytest.approx(run["heartbeat"] + 60)
+    assert run["heartbeat"] > 0
 
 
 def test_a_heartbeat_that_finds_the_database_locked_says_so_and_harms_nothing(url: str, monkeypatch) -> None:
-    monkeypatch.setattr("server.store.connections.WRITER_WAIT_MS", 50)
+    monkeypatch.setattr("server.store.location.WRITER_WAIT_MS", 50)
     with open_writer(url) as writer:
         writer.start_run(SCENARIO.run())
-        other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        assert not writer.heartbeat()
-        with pytest.raises(StoreError, match="locked; close what writes to it"):
-            writer.commit(SCENARIO.step(1))
-        other.execute("ROLLBACK")
-        other.close()
+        with raw(url) as other:
+            other.execute("BEGIN IMMEDIATE" if url.startswith("sqlite") else "BEGIN")
+            other.execute("UPDATE runs SET revision = revision")
+            assert not writer.heartbeat()
+            with pytest.raises(StoreError, match=r"locked; close what writes to it|is busy .*lock timeout"):
+                writer.commit(SCENARIO.step(1))
+            other.execute("ROLLBACK")
         assert writer.heartbeat()
         assert writer.commit(SCENARIO.step(1))
 
@@ -248,10 +244,10 @@ def test_only_a_process_that_is_certainly_gone_counts_as_dead() -> None:
     assert Holder.parse(str(here)) == here
     assert Holder.parse("nonsense") is None
     assert not here.certainly_dead()
-    # A process id that was given to another process since, and a host that was restarted since.
+    # A process id that was given to another process since.
     assert replace(here, started="1").certainly_dead()
-    assert replace(here, boot="an earlier boot").certainly_dead()
-    # Another host or container, or a host that does not tell: unknown, hence alive.
+    # Another host or container, another machine of this name, or a host that does not tell: unknown, hence alive.
+    assert not replace(here, boot="another boot", started="1").certainly_dead()
     assert not replace(here, host="elsewhere", started="1").certainly_dead()
     assert not replace(here, namespace="pid:[1]", started="1").certainly_dead()
     assert not replace(here, boot="", started="1").certainly_dead()
@@ -274,6 +270,6 @@ def test_sums_go_on_when_an_interrupt_hid_a_commit_from_the_writer(writer: Write
     monkeypatch.undo()
     assert not writer.commit(SCENARIO.step(2))
     assert writer.commit(SCENARIO.step(3))
-    assert audit(Path(url.removeprefix("sqlite:///"))) == []
+    assert audit(url) == []
     with open_reader(url) as reader:
         assert np.all(reader.member_counts("latest", 1, 3)["groups"] == 18)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,15 +16,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.schema import CreateTable
 
-from server.store import connections, schema, upgrade
-from server.store.connections import locate, writer_engine
+from server.store import backup, connections, schema, sqlite, upgrade
+from server.store.backup import client_environment, find_program
+from server.store.connections import locate
 from server.store.reader import open_reader
 from server.store.records import LeaseError, SchemaError, StoreError
 from server.store.writer import open_writer
 from tests.store.audit import audit
+from tests.store.backends import file_of, raw
 from tests.store.synthetic import make_store
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +46,7 @@ BROKEN = NEXT + '    op.execute("INSERT INTO no_such_table VALUES (1)")\n'
 
 
 def _migrated(path: Path) -> Engine:
-    engine = writer_engine(locate(str(path)), references=False)
+    engine = locate(str(path)).writer_engine(references=False)
     with engine.begin() as connection:
         command.upgrade(upgrade.migration_config(connection), "head")
     return engine
@@ -70,7 +72,7 @@ def _indexes(connection: Connection) -> list[tuple[object, ...]]:
 
 def test_the_migrations_make_exactly_the_tables_that_a_new_store_gets(tmp_path: Path) -> None:
     open_writer(str(tmp_path / "new.db")).close()
-    new, migrated = writer_engine(locate(str(tmp_path / "new.db"))), _migrated(tmp_path / "migrated.db")
+    new, migrated = locate(str(tmp_path / "new.db")).writer_engine(), _migrated(tmp_path / "migrated.db")
     with new.begin() as one, migrated.begin() as other:
         assert _tables(one) == _tables(other)
         assert _indexes(one) == _indexes(other)
@@ -83,22 +85,27 @@ def test_the_migrations_make_exactly_the_tables_that_a_new_store_gets(tmp_path: 
 
 
 def test_every_version_has_its_script_in_order(tmp_path: Path) -> None:
-    engine = writer_engine(locate(str(tmp_path / "x.db")))
+    engine = locate(str(tmp_path / "x.db")).writer_engine()
     with engine.begin() as connection:
         scripts = ScriptDirectory.from_config(upgrade.migration_config(connection)).walk_revisions()
         assert tuple(script.revision for script in scripts)[::-1] == schema.VERSIONS
     engine.dispose()
 
 
-def test_the_tables_can_be_made_on_postgresql_too() -> None:
-    for table in schema.metadata.sorted_tables:
-        assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=postgresql.dialect()))
+def test_a_new_store_has_exactly_the_tables_of_the_schema(url: str) -> None:
+    open_writer(url).close()
+    engine = locate(url).writer_engine()
+    with engine.begin() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
+        assert compare_metadata(context, schema.metadata) == []
+        assert connections.schema_version(connection) == NEWEST
+    engine.dispose()
 
 
 @pytest.fixture
-def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def older(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A store of today's schema under a program that has one more."""
-    url = make_store(tmp_path, steps=2, prompts=3, n=2)
+    make_store(url, steps=2, prompts=3, n=2)
     scripts = tmp_path / "migrations"
     shutil.copytree(upgrade.MIGRATIONS, scripts)
     (scripts / "versions" / "9000_note.py").write_text(NEXT)
@@ -108,38 +115,70 @@ def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-def test_an_older_store_is_left_alone_and_the_upgrade_command_named(older: str, tmp_path: Path) -> None:
-    before = (tmp_path / "store.db").read_bytes()
+def test_an_older_store_is_left_alone_and_the_upgrade_command_named(older: str) -> None:
+    with raw(older) as database:
+        before = database.dump()
     for opening in (open_reader, open_writer):
         with pytest.raises(
-            SchemaError, match=f"has schema {NEWEST}, this program needs 9000; run: graft db upgrade {older}"
+            SchemaError,
+            match=re.escape(f"has schema {NEWEST}, this program needs 9000; run: graft db upgrade {locate(older).url}"),
         ):
             opening(older)
-    assert (tmp_path / "store.db").read_bytes() == before
+    with raw(older) as database:
+        assert database.dump() == before
 
 
-def test_an_upgrade_backs_up_and_then_migrates(older: str, tmp_path: Path) -> None:
-    backup = upgrade.upgrade(older)
-    assert backup is not None
-    assert backup.name.startswith(f"store.db.schema-{NEWEST}.")
+def test_an_upgrade_backs_up_and_then_migrates(older: str, tmp_path: Path, new_url: Callable[[str], str]) -> None:
+    with raw(older) as database:
+        before = database.dump()
+    done = upgrade.upgrade(older, folder=tmp_path)
+    assert done.backup is not None
+    assert done.backup.parent == tmp_path
+    assert f".schema-{NEWEST}." in done.backup.name
+    assert str(done).startswith(f"upgraded from schema {NEWEST} to 9000; the former database is kept as {done.backup}")
     with open_reader(older) as reader:
         assert reader.run("latest").last_step == 2
-    assert audit(tmp_path / "store.db") == []
-    upgraded, kept = sqlite3.connect(tmp_path / "store.db"), sqlite3.connect(backup)
-    assert upgraded.execute("SELECT note FROM runs").fetchall() == [("none",)]
-    assert kept.execute(f"SELECT version_num FROM {schema.VERSION_TABLE}").fetchall() == [(NEWEST,)]
-    assert (
-        kept.execute("SELECT count(*) FROM groups").fetchone()
-        == upgraded.execute("SELECT count(*) FROM groups").fetchone()
-    )
-    upgraded.close()
-    kept.close()
-    assert upgrade.upgrade(older) is None
+    assert audit(older) == []
+    with raw(older) as upgraded, raw(_restored(done.backup, new_url)) as kept:
+        assert upgraded.rows("SELECT note FROM runs") == [{"note": "none"}]
+        assert kept.dump() == before
+        assert len(upgraded.rows("SELECT id FROM groups")) == len(before["groups"])
+    again = upgrade.upgrade(older)
+    assert (str(again), again.backup) == ("already of this program's schema (9000)", None)
+
+
+def _restored(backup: Path, new_url: Callable[[str], str]) -> str:
+    """The URL of a store made from a backup."""
+    if backup.suffix != ".dump":
+        return str(backup)
+    url = new_url("restored")
+    target = locate(url)
+    program = find_program("pg_restore", 10)
+    assert program is not None
+    command = [program, "--no-owner", "--exit-on-error", "--dbname", str(target.target.database), str(backup)]
+    done = subprocess.run(command, env=client_environment(target.target), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return url
+
+
+def test_without_a_backup_program_the_upgrade_says_how_to_go_on(
+    older: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup, "find_program", lambda name, at_least: None)
+    if older.startswith("postgresql"):
+        with pytest.raises(StoreError, match=r"no pg_dump of version \d+ .* upgrade with --no-backup"):
+            upgrade.upgrade(older, folder=tmp_path)
+        with pytest.raises(SchemaError, match="this program needs 9000"):
+            open_reader(older)
+    done = upgrade.upgrade(older, backup=False)
+    assert str(done) == f"upgraded from schema {NEWEST} to 9000, without a backup"
+    assert not [*tmp_path.glob("*.backup"), *tmp_path.glob("*.dump")]
+    open_reader(older).close()
 
 
 def _first_schema(path: Path, like: Path) -> None:
     """A store of schema 0001 with the rows of a present one, whose places have one source each."""
-    engine = writer_engine(locate(str(path)), references=False)
+    engine = locate(str(path)).writer_engine(references=False)
     with engine.begin() as connection:
         command.upgrade(upgrade.migration_config(connection), "0001")
     engine.dispose()
@@ -162,7 +201,7 @@ def test_a_store_of_the_first_schema_is_upgraded_with_all_its_rows(tmp_path: Pat
     shutil.copytree(tmp_path / "new" / "store_trajectories", tmp_path / "old" / "store_trajectories")
     with pytest.raises(SchemaError, match=f"has schema 0001, this program needs {NEWEST}"):
         open_reader(str(database))
-    assert upgrade.upgrade(str(database)) is not None
+    assert upgrade.upgrade(str(database)).before == "0001"
     assert audit(database) == []
     old, new = sqlite3.connect(database), sqlite3.connect(tmp_path / "new" / "store.db")
     for table in schema.metadata.sorted_tables:
@@ -191,46 +230,43 @@ def test_a_response_without_its_transfer_stops_the_upgrade(tmp_path: Path) -> No
 
 def test_an_upgrade_that_fails_changes_nothing(older: str, tmp_path: Path) -> None:
     (tmp_path / "migrations" / "versions" / "9000_note.py").write_text(BROKEN)
-    with pytest.raises(StoreError, match="no such table: no_such_table"):
-        upgrade.upgrade(older)
-    database = sqlite3.connect(tmp_path / "store.db")
-    assert database.execute(f"SELECT version_num FROM {schema.VERSION_TABLE}").fetchall() == [(NEWEST,)]
-    assert "note" not in [row[1] for row in database.execute("PRAGMA table_info(runs)")]
-    database.close()
+    with pytest.raises(StoreError, match=r"no such table: no_such_table|\"no_such_table\" does not exist"):
+        upgrade.upgrade(older, folder=tmp_path)
+    with raw(older) as database:
+        assert database.rows(f"SELECT version_num FROM {schema.VERSION_TABLE}") == [{"version_num": NEWEST}]
+        assert "note" not in database.columns("runs")
 
 
 def test_an_upgrade_is_refused_while_a_run_is_being_written(older: str, tmp_path: Path) -> None:
-    database = sqlite3.connect(tmp_path / "store.db")
-    database.execute("UPDATE runs SET lease_until = lease_until + 1e12")
-    database.commit()
+    with raw(older) as database:
+        database.execute("UPDATE runs SET lease_until = lease_until + 1e12")
     with pytest.raises(LeaseError, match="is being written by process"):
-        upgrade.upgrade(older)
-    assert not list(tmp_path.glob("*.backup"))
-    database.close()
+        upgrade.upgrade(older, folder=tmp_path)
+    assert not [*tmp_path.glob("*.backup"), *tmp_path.glob("*.dump")]
 
 
-def test_a_newer_store_is_refused_by_version(tmp_path: Path) -> None:
-    url = make_store(tmp_path, steps=1, prompts=2, n=2)
-    database = sqlite3.connect(tmp_path / "store.db")
-    database.execute(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'")
-    database.commit()
-    database.close()
+def test_a_newer_store_is_refused_by_version(url: str) -> None:
+    make_store(url, steps=1, prompts=2, n=2)
+    with raw(url) as database:
+        database.execute(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'")
     for opening in (open_reader, open_writer, upgrade.upgrade):
         with pytest.raises(SchemaError, match=f"has schema 9999, newer than this program's {NEWEST}; update graft"):
             opening(url)
 
 
-def test_a_database_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "other.db"
-    database = sqlite3.connect(path)
-    # Another tool's Alembic version must not be taken for ours.
-    database.execute("CREATE TABLE alembic_version (version_num TEXT)")
-    database.execute("INSERT INTO alembic_version VALUES ('0001')")
-    database.commit()
-    database.close()
+def test_a_database_that_is_no_store_is_left_alone(url: str, tmp_path: Path) -> None:
+    if url.startswith("sqlite"):
+        file_of(url).touch()
+    with raw(url) as database:
+        # Another tool's Alembic version must not be taken for ours.
+        database.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        database.execute("INSERT INTO alembic_version VALUES ('0001')")
     for opening in (open_reader, open_writer, upgrade.upgrade):
         with pytest.raises(SchemaError, match="holds other tables"):
-            opening(str(path))
+            opening(url)
+
+
+def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("this is no database, and long enough to be looked at as one" * 20)
     for opening in (open_reader, open_writer, upgrade.upgrade):
@@ -262,14 +298,14 @@ def test_a_path_may_hold_any_character(tmp_path: Path) -> None:
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_filesystem", lambda folder: "nfs4")
+    monkeypatch.setattr(sqlite, "filesystem", lambda folder: "nfs4")
     with pytest.raises(StoreError, match="nfs4 file system"):
         open_writer(str(tmp_path / "store.db"))
 
 
 def test_the_file_system_of_a_folder_is_that_of_its_deepest_mount(tmp_path: Path) -> None:
-    assert connections._filesystem(Path("/proc/self")) == "proc"
-    assert connections._filesystem(tmp_path) not in {"", "proc"}
+    assert sqlite.filesystem(Path("/proc/self")) == "proc"
+    assert sqlite.filesystem(tmp_path) not in {"", "proc"}
 
 
 def test_a_finished_store_in_a_folder_nobody_may_write_can_be_read(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.store.connections import locate
 from server.store.reader import GroupCounts, Reader, ReplayRecord, open_reader
 from server.store.records import SchemaError, StoreError, TransferRecord
 from server.store.replays import record_replay
 from server.store.writer import open_writer
+from tests.store.backends import shards_of
 from tests.store.conftest import SHARED_STEPS
 from tests.store.synthetic import Scenario, make_store
 
@@ -61,9 +61,9 @@ def test_visits_name_every_prompt_a_member_was_asked(reader: Reader, scenario: S
         assert list(visits[step].items()) == [(g.prompt, g.n) for g in scenario.step(step).groups if g.member == name]
 
 
-def test_a_missing_or_cut_shard_is_named_before_it_is_needed(tmp_path: Path) -> None:
-    url = make_store(tmp_path, members=2, steps=3, prompts=2, n=2)
-    shards = sorted((locate(url).trajectories / RUN).glob("step_000002_*"))
+def test_a_missing_or_cut_shard_is_named_before_it_is_needed(url: str) -> None:
+    make_store(url, members=2, steps=3, prompts=2, n=2)
+    shards = sorted((shards_of(url) / RUN).glob("step_000002_*"))
     with open_reader(url) as reader:
         name = reader.run(RUN).members[0].name
         reader.check_shards(RUN, name, {1, 2, 3})
@@ -77,8 +77,8 @@ def test_a_missing_or_cut_shard_is_named_before_it_is_needed(tmp_path: Path) -> 
         reader.check_shards(RUN, name, {1, 3})
 
 
-def test_a_replay_is_kept_with_its_run_and_leaves_with_the_steps_it_read(tmp_path: Path) -> None:
-    url = make_store(tmp_path, members=2, steps=4, prompts=2, n=2, status="interrupted")
+def test_a_replay_is_kept_with_its_run_and_leaves_with_the_steps_it_read(url: str) -> None:
+    make_store(url, members=2, steps=4, prompts=2, n=2, status="interrupted")
     whole = ReplayRecord(RUN, 1, 4, {"set": ["exchange.floor=0.7"]}, {"routed": {"numerator": 3, "denominator": 4}})
     part = ReplayRecord(RUN, 1, 2, {}, {})
     with open_reader(url) as reader:
@@ -91,8 +91,8 @@ def test_a_replay_is_kept_with_its_run_and_leaves_with_the_steps_it_read(tmp_pat
         assert [info.record for info in reader.replays(RUN)] == [part]
 
 
-def test_a_replay_of_nothing_is_refused_in_one_line(tmp_path: Path) -> None:
-    url = make_store(tmp_path, members=2, steps=1, prompts=2, n=2)
+def test_a_replay_of_nothing_is_refused_in_one_line(url: str, tmp_path: Path) -> None:
+    make_store(url, members=2, steps=1, prompts=2, n=2)
     with pytest.raises(StoreError, match=f"no run 'other'; the newest are: {RUN}"):
         record_replay(url, ReplayRecord("other", 1, 1, {}, {}))
     with pytest.raises((StoreError, SchemaError)):

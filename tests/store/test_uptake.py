@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,11 +37,11 @@ def names_of(side: str, solved: bool | None) -> list[str]:
 
 
 @pytest.mark.parametrize("sources", [1, 3])
-def test_uptake_counts_the_next_visit_of_every_grafted_and_withheld_place(tmp_path: Path, sources: int) -> None:
+def test_uptake_counts_the_next_visit_of_every_grafted_and_withheld_place(url: str, sources: int) -> None:
     scenario = Scenario(4, 14, 10, n=3, held_out_share=0.4, error_share=0.05, sources=sources)
-    with open_writer(str(tmp_path / "store.db")) as writer:
+    with open_writer(url) as writer:
         write_run(writer, scenario)
-    with open_reader(str(tmp_path / "store.db")) as reader:
+    with open_reader(url) as reader:
         for first, last, until in ((1, 14, None), (3, 9, None), (1, 14, 8)):
             pairs, total = reader.uptake("latest", first, last, until=until)
             edges, places = recount(scenario, first, last, until or 14)
@@ -54,10 +53,10 @@ def test_uptake_counts_the_next_visit_of_every_grafted_and_withheld_place(tmp_pa
             assert total["grafted"] > total["grafted_seen"] > total["grafted_solved"] > 0
 
 
-def test_a_run_without_transfers_has_no_uptake(tmp_path: Path) -> None:
-    with open_writer(str(tmp_path / "store.db")) as writer:
+def test_a_run_without_transfers_has_no_uptake(url: str) -> None:
+    with open_writer(url) as writer:
         write_run(writer, Scenario(2, 3, 4, n=2, method="grpo"))
-    with open_reader(str(tmp_path / "store.db")) as reader:
+    with open_reader(url) as reader:
         pairs, total = reader.uptake("latest", 1, 3)
         assert total == dict.fromkeys(UPTAKE_COUNTS, 0)
         assert all(not counts.any() for counts in pairs.values())

@@ -14,6 +14,7 @@ _BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
+    """Make every table of the first schema."""
     _runs()
     _steps()
     _outcomes()
@@ -322,4 +323,5 @@ def _metrics() -> None:
 
 
 def downgrade() -> None:
+    """A store is not taken back."""
     raise NotImplementedError("a store is not taken back: restore the backup that the upgrade made")

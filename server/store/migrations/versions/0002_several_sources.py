@@ -14,6 +14,7 @@ _BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
+    """Copy both tables under their new keys."""
     # SQLite changes a key only by copying the table. Grafted goes first: it learns its source from the transfers.
     _copy_grafted()
     _copy_transfers()
@@ -87,4 +88,5 @@ def _copy_transfers() -> None:
 
 
 def downgrade() -> None:
+    """A store is not taken back."""
     raise NotImplementedError("a store is not taken back: restore the backup that the upgrade made")

@@ -12,6 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Add the table."""
     op.create_table(
         "replays",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -28,4 +29,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    """A store is not taken back."""
     raise NotImplementedError("a store is not taken back: restore the backup that the upgrade made")

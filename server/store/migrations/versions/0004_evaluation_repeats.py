@@ -14,6 +14,7 @@ _BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
+    """Copy both tables under their new keys."""
     # SQLite changes a key only by copying the table.
     _copy_evaluations()
     _copy_problems()
@@ -79,4 +80,5 @@ def _copy_problems() -> None:
 
 
 def downgrade() -> None:
+    """A store is not taken back."""
     raise NotImplementedError("a store is not taken back: restore the backup that the upgrade made")

@@ -21,6 +21,7 @@ _SUMS = ("sum_s", "sum_w")
 
 
 def upgrade() -> None:
+    """Copy the pair counts and fill the new ones in from the recorded groups."""
     # SQLite adds a column that may not be missing only by copying the table.
     op.rename_table("pair_counts", "pair_counts_0004")
     op.create_table(
@@ -53,4 +54,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    """A store is not taken back."""
     raise NotImplementedError("a store is not taken back: restore the backup that the upgrade made")
