@@ -72,6 +72,10 @@ def train(
     dashboard: Annotated[bool, typer.Option("--dashboard", help="serve the dashboard while training")] = False,
     port: Annotated[int, typer.Option(help="port of the dashboard; 0 picks a free one")] = 8501,
     quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="auto|ADDRESS", help="run members in actors of a Ray cluster (docs/cluster.md)"),
+    ] = None,
 ) -> None:
     """Train a population."""
     with user_errors():
@@ -87,7 +91,7 @@ def train(
 
             with Display(console, quiet=quiet) as display:
                 watch = Watch(display.warm_start, display.note, display.begin, display.step)
-                uid = train_run(settings, watch, resume=resume, uid=run)
+                uid = train_run(settings, watch, resume=resume, uid=run, cluster=cluster)
             _summary(console, settings, uid)
             if address and sys.stdin.isatty() and console.is_terminal:
                 console.print(f"The dashboard stays at {address}; press Ctrl-C to end it.")

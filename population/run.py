@@ -21,12 +21,12 @@ from population.data.sources import published_problems
 from population.encoding import encode_for_all
 from population.errors import CheckpointError, DamagedCheckpoint, ResumeError
 from population.evaluation import Benchmark, load_benchmarks
-from population.grading import require_reward, reward_service
+from population.grading import Rewards, require_reward, reward_service
 from population.member import (
     Member,
     Progress,
     describe,
-    load_member,
+    load_members,
     load_tokenizer,
     locate_models,
     named_fingerprint,
@@ -34,11 +34,11 @@ from population.member import (
     warm_start_demos,
 )
 from population.placement import gather
+from population.placement.site import decided, on_cluster, refuse_unplaced, verifiers
 from population.plan import Plan, make_plan, total_steps
 from population.prompts import Problem, PromptBatches, load_problems, problems_digest
 from population.recorded import open_recordings
 from population.recording import prompt_record
-from server.rewards import RewardService
 from server.store.connections import has_store, locate, without_password
 from server.store.reader import RunInfo, open_reader
 from server.store.records import EventRecord, LeaseError, MemberRecord, RunRecord, StoreError
@@ -68,7 +68,7 @@ class Prepared:
         return as_recorded(self.config) | {"problems": {"train": problems_digest(self.problems), "benchmarks": hashes}}
 
 
-def prepare(config: RunConfig, rewards: RewardService) -> Prepared:
+def prepare(config: RunConfig, rewards: Rewards) -> Prepared:
     """Read the data sets and derive the length. Writes nothing; errors name file, row and remedy."""
     require_reward(config.data, "data", rewards)
     problems, skipped = load_problems(config.data, rewards.unparsable)
@@ -85,7 +85,7 @@ def plan_of(prepared: Prepared, folders: dict[str, Path]) -> Plan:
     return make_plan(prepared.config, len(prepared.problems), sizes, folders)
 
 
-def forecast(config: RunConfig, rewards: RewardService, folders: dict[str, Path]) -> Plan:
+def forecast(config: RunConfig, rewards: Rewards, folders: dict[str, Path]) -> Plan:
     """The derived numbers of a run that may not be startable here yet.
 
     Data sets are read and checked; of a preset that is not on this machine the published count is taken.
@@ -115,14 +115,18 @@ class Watch:
     step: Observer
 
 
-def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | None = None) -> str:
+def train(
+    config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | None = None, cluster: str | None = None
+) -> str:
     """Run the configuration to its end (or go on where it stopped) and return the run's uid.
 
     Data, models, prompts and an existing store are checked before anything but the warm start of demo members is
-    written. A fault leaves the run marked failed with its message.
+    written. A fault leaves the run marked failed with its message. ``cluster``: `auto` or the address of a Ray cluster,
+    in whose actors trainers, engines and verifiers then run; None: this process.
     """
+    refuse_unplaced(config, clustered=cluster is not None)
     with ExitStack() as stack:
-        rewards = stack.enter_context(reward_service(config.rewards))
+        rewards: Rewards = stack.enter_context(reward_service(config.rewards))
         prepared = prepare(config, rewards)
         folders = locate_models(config)
         recorded = open_recordings(config, prepared.prompts, prepared.steps, named_fingerprint)
@@ -140,11 +144,13 @@ def train(config: RunConfig, watch: Watch, *, resume: bool = False, uid: str | N
             max_prompt_tokens=config.rollouts.max_prompt_tokens,
             max_response_tokens=config.rollouts.max_response_tokens,
         )
-        members = {}
-        for member in config.trained:
-            loaded = load_member(config, member, folders[member.name], tokenizers[member.name])
-            members[member.name] = loaded
-            stack.callback(loaded.close)
+        found = None
+        if cluster is not None:
+            config, found = decided(config), stack.enter_context(on_cluster(config, cluster))
+            rewards = stack.enter_context(verifiers(config, found))
+        members = load_members(config, folders, tokenizers, found)
+        for member in members.values():
+            stack.callback(member.close)
         store = stack.enter_context(open_writer(config.store_url, trajectories=config.folder / "trajectories"))
         run_uid = previous.uid if previous else uid or new_uid(config)
         checkpoints = Checkpoints(

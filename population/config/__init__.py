@@ -3,6 +3,7 @@
 Importing it needs neither torch nor a model library.
 """
 
+from population.config.cluster import ClusterConfig, FailurePolicy
 from population.config.data import (
     BenchmarkConfig,
     BestConfig,
@@ -30,11 +31,13 @@ __all__ = [
     "BenchmarkConfig",
     "BestConfig",
     "CheckpointConfig",
+    "ClusterConfig",
     "ConfigError",
     "DataConfig",
     "DeadlineConfig",
     "EvaluationConfig",
     "ExchangeConfig",
+    "FailurePolicy",
     "LoraConfig",
     "MemberConfig",
     "RecordedSource",

@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError, model_validator
 from graft.admission import one_success, random_admission
 from graft.methods import METHODS
 from graft.selection import exchange, random_prompts
+from population.config.cluster import ClusterConfig
 from population.config.data import EvaluationConfig, MemberConfig, TrainDataConfig
 from population.config.section import PositiveInt, Section
 from population.config.sglang import SglangConfig
@@ -62,6 +63,7 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     rewards: RewardConfig = RewardConfig()
     deadlines: DeadlineConfig = DeadlineConfig()
+    cluster: ClusterConfig = ClusterConfig()
 
     @property
     def store_url(self) -> str:
@@ -203,8 +205,8 @@ def as_recorded(config: RunConfig) -> dict[str, Any]:
     return tree
 
 
-# What a resumed run may change: its length, and where and how often it writes.
-FREE_KEYS = ("steps", "epochs", "folder", "store", "checkpoint", "deadlines", "name")
+# What a resumed run may change: its length, where it runs, and where and how often it writes.
+FREE_KEYS = ("steps", "epochs", "folder", "store", "checkpoint", "deadlines", "name", "cluster")
 
 
 def course(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +219,8 @@ def course(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_places(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Where servers run and how many there are is free; their other flags may change what they compute."""
+    """Where servers run, how many, and what follows a loss is free; other flags may change what is computed."""
+    section = {key: value for key, value in section.items() if key != "failure"}
     return {**section, "sglang": {"flags": (section.get("sglang") or {}).get("flags", {})}}
 
 
