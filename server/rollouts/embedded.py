@@ -83,6 +83,8 @@ class EmbeddedEngine:
         self._ends[[i for i in tokenizer.end_ids if i < outputs]] = True
         self._weight_names: tuple[str, ...] = tuple(trainable_tensors(model))
         self._paths = probe(model, np.flatnonzero(known).tolist())
+        self._home = model.device
+        self._asleep = False
         self.notes: tuple[str, ...] = self._paths.notes
 
     @property
@@ -97,6 +99,8 @@ class EmbeddedEngine:
             EngineError: a prompt is empty, too long or has ids the model lacks; the model gave non-finite numbers.
         """
         model = self._held()
+        if self._asleep:
+            raise EngineError("the embedded engine sleeps: load_weights wakes it")
         self._check_prompts(prompts, params)
         # Prompts of like length share a batch, so that little is padded; no sample depends on this order.
         order = sorted(range(len(prompts)), key=lambda p: len(prompts[p].ids))
@@ -119,6 +123,9 @@ class EmbeddedEngine:
         model = self._held()
         held: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
         _check_weights(held, trainable_tensors(model), weights)
+        if self._asleep:
+            held = dict(model.to(self._home).state_dict(keep_vars=True))
+            self._asleep = False
         with torch.no_grad():
             for name, tensor in weights.items():
                 held[name].copy_(tensor)
@@ -130,6 +137,17 @@ class EmbeddedEngine:
         """SHA-256 of the weights held, over the names of the last `load_weights` (at first: every name once)."""
         held = self._held().state_dict()
         return weights_checksum({name: held[name] for name in self._weight_names})
+
+    def sleep(self) -> None:
+        """Move the model to CPU memory. Sampling raises EngineError until the next `load_weights`."""
+        self._held().to("cpu")
+        self._asleep = True
+        if self._home.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def drain_events(self) -> tuple[str, ...]:
+        """Nothing: an engine in this process has nothing to mend."""
+        return ()
 
     def close(self) -> None:
         """Let go of the model."""

@@ -18,6 +18,10 @@ class EngineError(RuntimeError):
     """An engine refused a request or a set of weights; the message says which part and what to do."""
 
 
+class WeightsLost(EngineError):
+    """The engine was started again and holds no weights of the run: `load_weights`, then sample again."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
     """One prompt as the member's own token ids; `key` names it in the run (53 bits) and seeds its samples."""
@@ -64,7 +68,10 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One response. `ids` [T] int32 include the end token exactly when `finish` is "stop"; `logprobs` [T] float32."""
+    """One response. `ids` [T] int32 include the end token exactly when `finish` is "stop"; `logprobs` [T] float32.
+
+    `weight_version` is that of its last token; `split` marks one whose first tokens come from older weights.
+    """
 
     prompt: int
     index: int
@@ -73,6 +80,7 @@ class Sample:
     text: str
     finish: FinishReason
     weight_version: int
+    split: bool = False
 
 
 class Engine(Protocol):
@@ -98,6 +106,14 @@ class Engine(Protocol):
 
     def checksum(self) -> str:
         """Checksum of the weights held, over the names of the last `load_weights`."""
+        ...
+
+    def sleep(self) -> None:
+        """Give device memory back. Nothing can be sampled until the next `load_weights`, which wakes the engine."""
+        ...
+
+    def drain_events(self) -> tuple[str, ...]:
+        """What went wrong and was mended since the last call, for the record."""
         ...
 
     def close(self) -> None:
