@@ -67,9 +67,9 @@ postgres:
 test: lint browser postgres
 	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(PY) -m pytest -q $(ARGS)
 
+test-sglang: export GRAFT_SGLANG_PYTHON := $(CURDIR)/.venv-sglang/bin/python
 test-sglang: setup .venv-sglang/.installed
-	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false GRAFT_SGLANG_PYTHON=$(CURDIR)/.venv-sglang/bin/python \
-		$(PY) -m pytest -q -m sglang tests/sglang $(ARGS)
+	@OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(PY) -m pytest -q -m sglang tests/sglang $(ARGS)
 
 bench: setup .venv-bench/.installed
 	@OMP_NUM_THREADS=1 $(PY) tests/benchmarks/run.py $(ARGS)

@@ -51,6 +51,7 @@ COVERED: dict[str, Directly | ByCI | ByTest | InSession] = {
         "demo-compare", "tests/end_to_end/test_demo.py::test_make_demo_compare_prints_both_with_their_cost"
     ),
     "make test": ByCI("test"),
+    "make test-sglang": ByCI("test-sglang"),
     ".venv/bin/graft plan configs/demo.yaml": Directly(prints="32 x 8 = 256"),
     ".venv/bin/graft train configs/demo.yaml --set members.llama.learning_rate=1e-4 --dashboard": InSession(),
     ".venv/bin/graft train configs/demo.yaml --set members.llama.learning_rate=1e-4 --resume": InSession(),
@@ -82,7 +83,7 @@ def test_cheap_commands_run_as_they_stand(command: str) -> None:
 
 @pytest.mark.parametrize("how", [how for how in COVERED.values() if isinstance(how, ByCI)])
 def test_continuous_integration_calls_the_target(how: ByCI) -> None:
-    assert f"make {how.target}" in (ROOT / ".ci" / "run").read_text().splitlines()[-1]
+    assert how.target in [line.partition("make ")[2] for line in (ROOT / ".ci" / "run").read_text().splitlines()]
     assert made(how.target)
 
 
