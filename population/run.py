@@ -135,6 +135,9 @@ def train(
         if not resume:
             refuse_taken(config, uid)
         previous = find_run(prepared, uid) if resume else None
+        found = None
+        if cluster is not None:
+            config, found = decided(config), stack.enter_context(on_cluster(config, cluster))
         folders |= warm_start_demos(config, watch.warm_start)
         tokenizers = {name: load_tokenizer(name, folder) for name, folder in folders.items()}
         prompt_ids = encode_for_all(
@@ -144,15 +147,13 @@ def train(
             max_prompt_tokens=config.rollouts.max_prompt_tokens,
             max_response_tokens=config.rollouts.max_response_tokens,
         )
-        found = None
-        if cluster is not None:
-            config, found = decided(config), stack.enter_context(on_cluster(config, cluster))
+        if found is not None:
             rewards = stack.enter_context(verifiers(config, found))
-        members = load_members(config, folders, tokenizers, found)
+        run_uid = previous.uid if previous else uid or new_uid(config)
+        members = load_members(config, folders, tokenizers, config.folder / run_uid, found)
         for member in members.values():
             stack.callback(member.close)
         store = stack.enter_context(open_writer(config.store_url, trajectories=config.folder / "trajectories"))
-        run_uid = previous.uid if previous else uid or new_uid(config)
         checkpoints = Checkpoints(
             config.folder / run_uid / "checkpoints",
             digest(prepared.recorded_config),

@@ -126,7 +126,7 @@ class Host:
             given = [opened(value, self._get) for value in args]
             named = {key: opened(value, self._get) for key, value in kwargs.items()}
             found = getattr(self._object, method)(*given, **named)
-            return self._sealed(found) if keep else None
+            return sealed(found, self._put) if keep else None
         except Exception as error:
             return Failure.of(error)
 
@@ -149,10 +149,12 @@ class Host:
         if hasattr(self._object, "close"):
             self._object.close()
 
-    def _sealed(self, value: Any) -> Any:
-        if isinstance(value, dict) and value and all(isinstance(part, torch.Tensor) for part in value.values()):
-            return Parcel(self._put(Packed.of(value)))
-        return value
+
+def sealed(value: Any, put: Callable[[Any], Any]) -> Any:
+    """Tensors by name as a parcel; anything else as it is."""
+    if isinstance(value, dict) and value and all(isinstance(part, torch.Tensor) for part in value.values()):
+        return Parcel(put(Packed.of(value)))
+    return value
 
 
 def opened(value: Any, get: Callable[[Any], Any]) -> Any:

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from population.config.cluster import ClusterConfig
 from population.errors import PlacementError
-from population.placement.host import Host, Parcel, last_lines, opened
+from population.placement.host import Host, last_lines, opened, sealed
 
 Resources = Mapping[str, float]
 
@@ -22,11 +23,15 @@ Resources = Mapping[str, float]
 LOOK_S = 0.5
 LOG_DEADLINE_S = 10.0
 PULSE = "pulse"
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 def _ray() -> Any:
-    """Ray, which asks nobody for usage statistics. PlacementError where it is not installed."""
+    """Ray, which sends nobody usage statistics. PlacementError where it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if any(name in os.environ for name in TOKENS) or (Path.home() / ".ray" / "auth_token").is_file():
+        # Clusters begun where there is a token want it shown; Ray shows it only to those it began itself.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
     except ImportError:
@@ -49,7 +54,7 @@ def connect(address: str, settings: ClusterConfig, asked: Resources) -> Iterator
     try:
         with _signals_kept():
             _join(ray, address, settings, asked)
-        _check_size(ray, asked)
+        check_size(ray, asked)
         yield Cluster(settings, ray)
     finally:
         ray.shutdown()
@@ -87,7 +92,8 @@ def _join(ray: Any, address: str, settings: ClusterConfig, asked: Resources) -> 
     )
 
 
-def _check_size(ray: Any, asked: Resources) -> None:
+def check_size(ray: Any, asked: Resources) -> None:
+    """PlacementError, with both sizes, when the whole cluster is too small for what a run will ask for."""
     whole = ray.cluster_resources()
     found = {name: whole.get(name, 0.0) for name in asked}
     if any(found[name] < amount for name, amount in asked.items()):
@@ -178,9 +184,13 @@ class Cluster:
             for actor in actors:
                 self.ray.kill(actor, no_restart=True)
 
-    def open(self, value: Any) -> Any:
+    def sealed(self, value: Any) -> Any:
+        """Tensors by name as a parcel; anything else as it is."""
+        return sealed(value, self.ray.put)
+
+    def opened(self, value: Any) -> Any:
         """The tensors of a parcel, fetched from where they are; anything else as it is."""
-        return opened(value, self.ray.get) if isinstance(value, Parcel) else value
+        return opened(value, self.ray.get)
 
     def log_tail(self, path: str, node: str) -> str:
         """The last lines of a file on a node, "" where nothing can be read of it within ten seconds."""

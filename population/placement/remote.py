@@ -81,6 +81,7 @@ class Remote:
         Arrays arrive, and come back, read-only. A result of tensors by name stays on its node, and is handed over to
         another actor's call as it is.
         """
+        args = tuple(self._cluster.sealed(value) for value in args)
         if len(self._rooms) == 1:
             return self._submit(lambda actor, rank: actor.call.remote(True, method, args, kwargs))
         # Put once, and taken from shared memory by every rank of a node.
