@@ -13,7 +13,7 @@ from population.config import BenchmarkConfig, RunConfig
 from population.encoding import PromptIds, encode_for_all
 from population.errors import DataError, MemberError
 from population.grading import Rewards, require_reward, reward_service, to_grade
-from population.member import build_engine, load_tokenizer, positions_of
+from population.member import build_embedded, load_tokenizer, positions_of
 from population.placement import Local, Placement, wait
 from population.prompts import Problem, load_problems
 from server.rewards.rules import decide
@@ -73,7 +73,7 @@ def load_exported(config: RunConfig, folder: Path) -> Iterator[dict[str, Exporte
                     f"member {member.name!r}: {path} holds no model; give the members or the best folder of a run"
                 )
             tokenizer = load_tokenizer(member.name, path)
-            engine = Local(build_engine, path, tokenizer, config, threads=config.update.threads)
+            engine = Local(build_embedded, config, path, tokenizer, threads=config.update.threads)
             stack.callback(engine.close)
             wait(engine.ready, config.deadlines.load_s, member=member.name, phase="load", step=None)
             members[member.name] = ExportedMember(tokenizer, engine)

@@ -21,9 +21,11 @@ from population.errors import MemberError
 from population.placement import Placement, wait
 from population.placement.site import site_of
 from population.plan import model_config
+from population.servers import build_sglang_engine
 from population.trainer import LoraSpec, Trainer, TrainerSpec
 from population.weights import load_causal_lm
 from server.rollouts.embedded import EmbeddedEngine
+from server.rollouts.engine import Engine
 from server.rollouts.tokenizer import MemberTokenizer, end_ids_of
 
 if TYPE_CHECKING:
@@ -143,16 +145,20 @@ def load_members(
     config: RunConfig,
     folders: Mapping[str, Path],
     tokenizers: Mapping[str, MemberTokenizer],
+    place: Path,
     cluster: Cluster | None = None,
 ) -> dict[str, Member]:
-    """Trainer and engine of every trained member, started side by side; all are closed again when one of them fails."""
+    """Trainer and engine of every trained member, started side by side; all are closed again when one of them fails.
+    `place`: the run's own folder, for what engines keep on disk.
+    """
     with ExitStack() as stack:
         started = {}
         for member in config.trained:
             folder, tokenizer = folders[member.name].absolute(), tokenizers[member.name]
             site = site_of(config, cluster)
             new_trainer = partial(site.trainer, member.name, build_trainer, config, member, folder, tokenizer)
-            new_engine = partial(site.engine, member.name, build_engine, folder, tokenizer, config)
+            servers = place.absolute() / "sglang" / member.name
+            new_engine = partial(site.engine, member.name, build_engine, config, member, folder, tokenizer, servers)
             parts = new_trainer(), new_engine()
             for part in parts:
                 stack.callback(part.close)
@@ -250,7 +256,25 @@ def build_trainer(
     return Trainer(trainer_spec(config, member, folder, tokenizer), **group)
 
 
-def build_engine(folder: Path, tokenizer: MemberTokenizer, config: RunConfig) -> EmbeddedEngine:
+def build_engine(
+    config: RunConfig, member: MemberConfig, folder: Path, tokenizer: MemberTokenizer, place: Path
+) -> Engine:
+    """The engine of one member of a run; `place` is the folder of its servers. `auto` is decided where this runs."""
+    if config.rollouts.engine == "embedded":
+        return build_embedded(config, folder, tokenizer)
+    return build_sglang_engine(
+        config,
+        member,
+        folder,
+        tokenizer,
+        place,
+        positions=positions_of(folder),
+        dtype=resolved_dtype(config),
+        on_gpu=on_gpu(config),
+    )
+
+
+def build_embedded(config: RunConfig, folder: Path, tokenizer: MemberTokenizer) -> EmbeddedEngine:
     """The embedded engine with its own copy of the model."""
     model = load_causal_lm(folder, getattr(torch, resolved_dtype(config))).to("cuda" if on_gpu(config) else "cpu")
     return EmbeddedEngine(model, tokenizer, max_batch_rows=config.rollouts.max_batch_rows)
