@@ -14,7 +14,7 @@ from sqlalchemy import URL, Connection, Engine, Table, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from server.store.records import StoreError
+from server.store.records import StoreError, UnreachableError
 
 WRITER_WAIT_MS = 30_000
 READER_WAIT_MS = 5_000
@@ -80,6 +80,10 @@ class Location(ABC):
     def explain(self, fault: Exception) -> str:
         """A fault of the database in one line that says what to do."""
 
+    @abstractmethod
+    def away(self, fault: Exception) -> bool:
+        """Whether a fault means that the database's server does not answer at this moment."""
+
 
 @contextmanager
 def readable_errors(action: str, location: Location) -> Iterator[None]:
@@ -89,7 +93,8 @@ def readable_errors(action: str, location: Location) -> Iterator[None]:
     except OSError as fault:
         raise StoreError(f"store: {action}: {_explain_disk(fault)}") from fault
     except (DBAPIError, PoolTimeout, sqlite3.Error) as fault:
-        raise StoreError(f"store: {action}: {location.explain(fault)}") from fault
+        kind = UnreachableError if location.away(fault) else StoreError
+        raise kind(f"store: {action}: {location.explain(fault)}") from fault
 
 
 def _explain_disk(fault: OSError) -> str:

@@ -26,8 +26,6 @@ KEEPALIVE = {"keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count
 COPY_ROWS = 32
 # Any number, the same for all programs that make a store's tables and number its runs.
 _TURN = 0x67_72_61_66_74
-_NOT_THERE, _NOT_ALLOWED = {"3D000"}, {"42501", "25006"}
-_BUSY, _ENDED = {"55P03", "40P01", "57014", "25P03"}, {"57P01", "57P02", "57P03"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,23 +141,40 @@ class PostgresLocation(Location):
     def database_bytes(self, connection: Connection) -> int:
         return int(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
 
+    def away(self, fault: Exception) -> bool:
+        return _kind(fault) == "away"
+
     def explain(self, fault: Exception) -> str:
-        original = getattr(fault, "orig", fault)
-        code = getattr(original, "sqlstate", None) or ""
-        what = " ".join(str(original).split())
-        if code.startswith("28") or "authentication failed" in what or "no password supplied" in what:
-            return (
-                f"{self.shown} refuses this user ({what}); check the name, and give the password in ~/.pgpass or "
-                "PGPASSWORD"
-            )
-        if code in _NOT_THERE or ("database" in what and "does not exist" in what):
-            return f"{self.shown} is not on the server ({what}); create it: createdb {self.target.database}"
-        if code.startswith("53") or "No space left" in what:
-            return f"the server of {self.shown} is out of space or connections ({what}), nothing was stored; mend that"
-        if code in _NOT_ALLOWED:
-            return f"{self.shown} does not allow this user to do this ({what}); use the writer's role"
-        if code in _BUSY:
-            return f"{self.shown} is busy ({what}), nothing was stored; repeat, and look for what holds its locks"
-        if code.startswith("08") or code in _ENDED or (not code and "connection" in what):
-            return f"{self.shown} cannot be reached ({what}); check that the server runs, and the host and port"
-        return what
+        what = _said(fault)
+        return {
+            "refused": f"{self.shown} refuses this user ({what}); check the name, and give the password in ~/.pgpass "
+            "or PGPASSWORD",
+            "absent": f"{self.shown} is not on the server ({what}); create it: createdb {self.target.database}",
+            "full": f"the server of {self.shown} is out of space or connections ({what}), nothing was stored; "
+            "mend that and repeat",
+            "forbidden": f"{self.shown} does not allow this user to do this ({what}); use the writer's role",
+            "busy": f"{self.shown} is busy ({what}), nothing was stored; look for what holds its locks and repeat",
+            "away": f"{self.shown} cannot be reached ({what}); check that the server runs, and the host and port",
+        }.get(_kind(fault), what)
+
+
+def _said(fault: Exception) -> str:
+    return " ".join(str(getattr(fault, "orig", fault)).split())
+
+
+def _kind(fault: Exception) -> str:
+    """What sort of fault it is, by its SQLSTATE; a refused connection has none, and only words."""
+    code, what = getattr(getattr(fault, "orig", fault), "sqlstate", None) or "", _said(fault)
+    if code.startswith("28") or "authentication failed" in what or "no password supplied" in what:
+        return "refused"
+    if code == "3D000" or ("database" in what and "does not exist" in what and not code):
+        return "absent"
+    if code.startswith("53") or "No space left" in what or "too many clients" in what:
+        return "full"
+    if code in {"42501", "25006"}:
+        return "forbidden"
+    if code in {"55P03", "40P01", "57014", "25P03"}:
+        return "busy"
+    if code.startswith("08") or code in {"57P01", "57P02", "57P03"} or (not code and "connection" in what):
+        return "away"
+    return "other"

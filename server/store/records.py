@@ -38,6 +38,10 @@ class LeaseError(StoreError):
     """Another process writes this run, or took it over from this one."""
 
 
+class UnreachableError(StoreError):
+    """The database server does not answer at this moment; the same may be asked again."""
+
+
 class SchemaError(StoreError):
     """The database is of another schema version than this program."""
 

@@ -117,6 +117,9 @@ class SqliteLocation(Location):
     def database_bytes(self, connection: Connection) -> int:
         return sum(file.stat().st_size for file in (self.database, self.wal) if file.exists())
 
+    def away(self, fault: Exception) -> bool:
+        return False
+
     def explain(self, fault: Exception) -> str:
         what, folder = str(getattr(fault, "orig", fault)), self.database.parent
         if "disk is full" in what:

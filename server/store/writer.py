@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Literal, TypeVar
 
 from sqlalchemy import Connection, Engine, func, insert, select, text, update
 
@@ -41,6 +42,7 @@ from server.store.records import (
     StepConflict,
     StepRecord,
     StoreError,
+    UnreachableError,
 )
 from server.store.rows import Sums
 from server.store.run_state import (
@@ -58,6 +60,9 @@ from server.store.trajectories import Shard, remove_shards, require_folder, swee
 __all__ = ["FinalStatus", "LeaseError", "StepConflict", "StoreError", "Writer", "open_writer"]
 
 FinalStatus = Literal["finished", "failed", "interrupted"]
+# How long a run waits for a database server that does not answer, before it ends.
+PATIENCE_S = 90.0
+Result = TypeVar("Result")
 
 
 def open_writer(
@@ -192,11 +197,14 @@ class Writer:
         """Record a step; True when written, False when it was already there with the same content.
 
         StepConflict when it is there with other content, LeaseError when the run was taken over. After any StoreError
-        nothing of the step is stored, and it can be committed again.
+        nothing of the step is stored, and it can be committed again. A database server that is away is waited for.
         """
         held = self._run()
         check_step(step, held.slots)
         digest = content_digest(step)
+        return self._patiently(lambda: self._commit(held, step, digest))
+
+    def _commit(self, held: HeldRun, step: StepRecord, digest: bytes) -> bool:
         with self._transaction(f"step {step.step}") as connection:
             last_step = check_lease(connection, held)
             if already_committed(connection, held, last_step, step.step, digest):
@@ -231,9 +239,13 @@ class Writer:
         self._known_prompts.update(prompt.key for prompt in step.prompts)
 
     def _discard(self, held: HeldRun, step: int, shards: dict[int, Shard]) -> None:
-        """Remove the shards of a step that failed; an interrupt can come after its commit, so ask the database."""
+        """Remove the shards of a step that failed; an interrupt can come after its commit, so ask the database.
+
+        The run's row is locked first: a commit whose answer was lost holds it until it is done or undone.
+        """
         table = schema.shards
         with self._engine.begin() as connection:
+            check_lease(connection, held)
             named = set(connection.scalars(select(table.c.path).where(table.c.run == held.id, table.c.step == step)))
         remove_shards(held.root, (shard.path for shard in shards.values() if shard.path not in named))
 
@@ -249,16 +261,24 @@ class Writer:
         """Record one member's evaluation; the same (benchmark, step, member, seed) again replaces the earlier one."""
         held = self._run()
         check_evaluation(record, held.slots)
-        with self._transaction(f"evaluation of {record.member} on {record.benchmark}") as connection:
-            touch(connection, held, self._lease_seconds, changed=True)
-            insert_evaluation(connection, held.id, held.slots[record.member], record)
+
+        def work() -> None:
+            with self._transaction(f"evaluation of {record.member} on {record.benchmark}") as connection:
+                touch(connection, held, self._lease_seconds, changed=True)
+                insert_evaluation(connection, held.id, held.slots[record.member], record)
+
+        self._patiently(work)
 
     def event(self, event: EventRecord) -> None:
         """Record an event at once; one without a step survives every resume."""
         held = self._run()
-        with self._transaction("event") as connection:
-            touch(connection, held, self._lease_seconds, changed=True)
-            connection.execute(insert(schema.events).values(event_row(held.id, event, None)))
+
+        def work() -> None:
+            with self._transaction("event") as connection:
+                touch(connection, held, self._lease_seconds, changed=True)
+                connection.execute(insert(schema.events).values(event_row(held.id, event, None)))
+
+        self._patiently(work)
 
     def heartbeat(self) -> bool:
         """Renew the lease and say that the run lives. False when the database did not answer, which harms nothing yet.
@@ -319,6 +339,18 @@ class Writer:
         if self._held is None:
             raise StoreError("store: this writer holds no run; call start_run or resume_run first")
         return self._held
+
+    def _patiently(self, work: Callable[[], Result]) -> Result:
+        """Do it again while the database server is away, for `PATIENCE_S` at most: a restart must not end a run."""
+        deadline, pause = time.monotonic() + PATIENCE_S, 0.25
+        while True:
+            try:
+                return work()
+            except UnreachableError:
+                if time.monotonic() + pause > deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
 
     @contextmanager
     def _transaction(self, action: str) -> Iterator[Connection]:
