@@ -109,6 +109,16 @@ def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     return difference.exp() - difference - 1.0
 
 
+def importance_weight(old_logprobs: Tensor, engine_logprobs: Tensor, cap: float) -> Tensor:
+    """Truncated importance weights [N], min(pi_old / pi_engine, cap), of tokens that the engine drew.
+
+    The engine that samples and the trainer hold the same weights, but their arithmetic differs; this corrects the
+    policy loss for it. 1 where the two agree, and where the engine's log-probability is unknown (NaN).
+    """
+    ratio = log_ratio(old_logprobs, engine_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return ratio.clamp(max=cap).where(~engine_logprobs.isnan(), 1.0).detach()
+
+
 def ratio_terms(
     log_ratios: Tensor, advantages: Tensor, weights: Tensor, *, clip_low: float, clip_high: float
 ) -> tuple[Tensor, Tensor]:

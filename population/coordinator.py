@@ -214,6 +214,7 @@ class Coordinator:
         wall, cpu = time.perf_counter(), time.process_time()
         report.seconds["commit"], report.cpu_seconds = self._commit_s, report.cpu_seconds + self._commit_cpu_s
         report.events += health.warnings(report.step, report.rollouts, self.prompts.prompts_per_step)
+        report.events += health.mismatches(report.step, report.updates, self.config.update.mismatch_alarm)
         scale = self.exchange.bytes_per_token
         with open_reader(self.config.store_url) as record:
             recent = health.recent_transfers(record, self.store.uid, report.step)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from graft.complementarity import effective_sources, mixing_modulus, phi_coefficient, phi_standard_error, uptake
 from population.exchange import Graft
 from population.rollouts import Rollout, StepRollouts
+from population.updates import FAR, UpdateReport
 from server.store.reader import Reader
 from server.store.records import EventRecord, MetricRecord
 
@@ -69,6 +70,23 @@ def warnings(step: int, rollouts: StepRollouts, prompts_per_step: int) -> list[E
             text = (
                 f"dynamic sampling: {kept} of {prompts_per_step} groups of mixed outcome after {len(own)} prompts; "
                 "the step is short, raise rollouts.dynamic_sampling_rounds"
+            )
+            events.append(EventRecord("warning", text, name, step))
+    return events
+
+
+def mismatches(step: int, updates: Mapping[str, UpdateReport], alarm: float) -> list[EventRecord]:
+    """A warning for each member whose engine and trainer disagree by ``alarm`` nats a token or more on average.
+
+    Both hold the same weights, so what differs is arithmetic, or a sync that did not land.
+    """
+    events = []
+    for name, update in updates.items():
+        found = update.mismatch
+        if found.tokens and found.gap / found.tokens >= alarm:
+            text = (
+                f"engine mismatch: mean |trainer - engine| is {found.gap / found.tokens:.3g} nats over {found.tokens} "
+                f"tokens, {found.far} of them more than {FAR:g} apart; see update.importance_cap and docs/health.md"
             )
             events.append(EventRecord("warning", text, name, step))
     return events

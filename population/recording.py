@@ -146,7 +146,10 @@ def _update_metrics(update: UpdateReport) -> dict[str, tuple[float, float]]:
         "clip_peer": (sum(b.peer_clipped for b in batches), sum(b.peer_tokens for b in batches)),
         "peer_token_share": (sum(b.peer_tokens for b in batches), sum(b.denominator for b in batches)),
         "skipped_token_share": (sum(b.skipped_tokens for b in batches), sum(b.denominator for b in batches)),
-        "engine_trainer_gap": (update.gap_sum, update.gap_tokens),
+        "engine_trainer_gap": (update.mismatch.gap, update.mismatch.tokens),
+        "mismatch_kl": (update.mismatch.kl, update.mismatch.tokens),
+        "mismatch_far": (update.mismatch.far, update.mismatch.tokens),
+        "mismatch_capped": (update.mismatch.capped, update.mismatch.weighted),
     }
     for position, b in enumerate(batches):
         values[f"clip_own_mb{position}"] = (b.own_clipped, b.own_tokens)

@@ -20,14 +20,17 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from population import trainer_files
+from population.broadcast import Broadcaster, Meeting
 from population.head import HeadOptions
 from population.packing import Layout, MicroBatch, Pair, blank_batch, micro_batches
 from population.processes import choose_device, engine_config, join_group
 from population.scoring import LogpModel, Paths, probe, score, silence_dropout, token_logprobs
 from population.updates import (
+    NUMBERS,
     LoraSpec,
     Minibatch,
     MinibatchReport,
+    Mismatch,
     TrainerError,
     TrainerSpec,
     TrainingResponse,
@@ -38,6 +41,9 @@ from population.updates import (
 from population.weights import LOADING, export_model, inject_lora, load_model, load_reference, merged_tensors
 from server.folders import temporary, whole_folder
 from server.rollouts.engine import weights_checksum
+from server.rollouts.sglang_control import Bucket
+from server.rollouts.sglang_group import GroupPlace
+from server.rollouts.sglang_weights import HeldWeights
 
 __all__ = ["LoraSpec", "Trainer", "TrainerError", "TrainerSpec", "TrainingResponse", "UpdateReport"]
 
@@ -106,6 +112,7 @@ class Trainer:
             )[0]
         self._prepare_mode(hf)
         self._gathered = deepspeed.zero.GatheredParameters if spec.zero_stage == 3 else None
+        self._broadcaster = Broadcaster(hf, self._gathered, rank, self.device)
         self._step = 0
         self._report: UpdateReport | None = None
         self._broken = ""
@@ -137,12 +144,12 @@ class Trainer:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
         try:
-            reports, gap_sum, gap_tokens = self._train(minibatches, where)
+            reports, mismatch = self._train(minibatches, where)
         except BaseException as error:
             self._broken = str(error) or type(error).__name__
             raise
         self._step = step
-        self._report = UpdateReport(learning_rate, tuple(reports), gap_sum, gap_tokens)
+        self._report = UpdateReport(learning_rate, tuple(reports), mismatch)
         return self._report
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -152,6 +159,26 @@ class Trainer:
     def checksum(self) -> str:
         """Checksum of `weights`, equal to that of an engine which holds them."""
         return weights_checksum(self.weights())
+
+    def open_group(self, place: GroupPlace, deadline_s: float) -> Meeting:
+        """Open a weight group for the engines at `place`; see population.broadcast for this and what follows."""
+        return self._broadcaster.open(place, deadline_s)
+
+    def join_group(self, ranks: int, deadline_s: float) -> None:
+        """Join it together with `ranks` ranks of engines."""
+        self._broadcaster.join(ranks, deadline_s)
+
+    def buckets(self, max_bytes: int) -> list[Bucket]:
+        """The buckets that `send_weights` broadcasts, in its order."""
+        return self._broadcaster.buckets(max_bytes)
+
+    def send_weights(self, max_bytes: int, deadline_s: float) -> None:
+        """Broadcast the weights to the engines."""
+        self._broadcaster.send(max_bytes, deadline_s)
+
+    def proof(self, held: Sequence[HeldWeights]) -> str:
+        """ "" when servers hold this trainer's weights, else what differs."""
+        return self._broadcaster.proof(held)
 
     def export(self, folder: str | Path) -> None:
         """Write safetensors and configuration that `AutoModelForCausalLM.from_pretrained` reads. Whole or absent."""
@@ -195,25 +222,25 @@ class Trainer:
 
     def close(self) -> None:
         """Release DeepSpeed's hooks and buffers; the trainer can do nothing afterwards."""
+        self._broadcaster.close()
         with LOADING:
             self._engine.destroy()
         self._broken = "the trainer is closed"
 
     def _train(
         self, minibatches: Sequence[Sequence[TrainingResponse]], where: str
-    ) -> tuple[list[MinibatchReport], float, int]:
+    ) -> tuple[list[MinibatchReport], Mismatch]:
         first = next((i for i, batch in enumerate(minibatches) if any(response.weight for response in batch)), 0)
         known = self._with_initial(self._with_theta_old(minibatches, first + 1))
-        reports, gap_sum, gap_tokens, updates = [], 0.0, 0, 0
+        reports, mismatch, updates = [], Mismatch(), 0
         for number, responses in enumerate(known):
             minibatch = Minibatch(responses, self.spec)
             at_theta_old = number <= first
-            report, gap = self._optimise(minibatch, f"{where}, minibatch {number}", at_theta_old, updates)
+            report, sums = self._optimise(minibatch, f"{where}, minibatch {number}", at_theta_old, updates)
             reports.append(report)
             updates += minibatch.denominator > 0
-            if at_theta_old:
-                gap_sum, gap_tokens = gap_sum + gap[0], gap_tokens + int(gap[1])
-        return reports, gap_sum, gap_tokens
+            mismatch = mismatch.plus(sums)
+        return reports, mismatch
 
     def _with_theta_old(
         self, minibatches: Sequence[Sequence[TrainingResponse]], start: int
@@ -249,11 +276,13 @@ class Trainer:
 
     def _optimise(
         self, minibatch: Minibatch, where: str, at_theta_old: bool, updates: int
-    ) -> tuple[MinibatchReport, tuple[float, float]]:
-        """One optimiser step. The weights stay as they were when the loss or the gradient is not finite."""
+    ) -> tuple[MinibatchReport, list[float]]:
+        """One optimiser step and its sums of the mismatch. The weights stay as they were when the loss or the gradient
+        is not finite.
+        """
         # An optimiser step needs a backward, so at least a blank one.
         packs = self._cut(minibatch.pairs) or [None]
-        sums = torch.zeros(5, dtype=torch.float64, device=self.device)
+        sums = torch.zeros(NUMBERS, dtype=torch.float64, device=self.device)
         grad_norm = 0.0
         if minibatch.denominator:
             for number, batch in enumerate(packs):
@@ -285,15 +314,15 @@ class Trainer:
             peer_tokens=minibatch.peer_tokens,
             packs=sum(batch is not None for batch in packs),
         )
-        return report, (total[3], total[4])
+        return report, total[3:]
 
     def _pack(
         self, minibatch: Minibatch, batch: MicroBatch | None, at_theta_old: bool, updates: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss to run backward and the sums [5] of one micro-batch; a blank one has a gradient of exactly zero."""
+        """The loss to run backward and the sums [NUMBERS] of one micro-batch; a blank one has no gradient."""
         if batch is None:
             loss = token_logprobs(self._engine, blank_batch().to(self.device)).sum() * 0.0
-            return loss, torch.zeros(5, dtype=torch.float64, device=self.device)
+            return loss, torch.zeros(NUMBERS, dtype=torch.float64, device=self.device)
         moved = batch.to(self.device)
         logprobs = token_logprobs(self._engine, moved)
         tokens = minibatch.tokens(moved, self.device)

@@ -11,10 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graft.losses import LossTokens, TokenLoss, clipped_ratio, k3
+from graft.losses import LossTokens, TokenLoss, clipped_ratio, importance_weight, k3
 from graft.objective import Aggregation, minibatch_denominator, response_scale
 from population.errors import RunError
 from population.packing import MicroBatch, Pair
+
+# A token is far off where engine and trainer differ by more than this many nats.
+FAR = 0.1
+# Loss, clipped own and peer tokens, then the fields of `Mismatch`, summed over micro-batches and ranks.
+NUMBERS = 9
 
 
 class TrainerError(RunError, RuntimeError):
@@ -42,7 +47,7 @@ class TrainerSpec:
     transformers' name of an attention implementation. `threads`: CPU threads. `timeout_s`: of a collective call.
     `own_loss`, `peer_loss`: the loss of own and of grafted tokens; `peer_coefficient` multiplies the latter, which
     shares the minibatch's denominator or has its own (`shared_denominator`). `kl_coefficient`: of the k3 estimator
-    against the model in `model_path`.
+    against the model in `model_path`. `importance_cap`: of the weight pi_old / pi_engine on own tokens; None: weight 1.
     """
 
     model_path: str
@@ -68,6 +73,7 @@ class TrainerSpec:
     peer_coefficient: float = 1.0
     shared_denominator: bool = True
     kl_coefficient: float = 0.0
+    importance_cap: float | None = None
     gradient_checkpointing: bool = False
     offload_optimizer: bool = False
     lora: LoraSpec | None = None
@@ -90,7 +96,7 @@ class TrainingResponse:
 
     prompt_ids [P], response_ids [T] (T >= 1, with the end token when the response finished). old_logprobs [T]: the
     member's theta_old, or None where the trainer is to compute it. weight 0: refused, in neither sum nor denominator.
-    engine_logprobs [T]: what the sampling engine said, for the engine-trainer gap only. source_mean: of a grafted
+    engine_logprobs [T]: what the sampling engine said, for the mismatch and its correction. source_mean: of a grafted
     response, the mean log-probability per token under its source's theta_old, in the source's own tokens.
     initial_logprobs [T]: under the model the run began with; the trainer fills it in where a KL term needs it.
     """
@@ -137,14 +143,41 @@ class MinibatchReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Mismatch:
+    """What the sampling engine said against the trainer, on own trained tokens; sums over `tokens`.
+
+    Measured before the first optimiser step, where both are of theta_old. `gap`: |trainer - engine| log-probability;
+    `kl`: the k3 estimator of KL(engine, trainer); `far`: tokens that differ by more than FAR nats. `weighted`: tokens
+    of all minibatches that carried an importance weight; `capped`: those at whose weight the cap acted.
+    """
+
+    weighted: int = 0
+    capped: int = 0
+    tokens: int = 0
+    gap: float = 0.0
+    kl: float = 0.0
+    far: int = 0
+
+    def plus(self, sums: Sequence[float]) -> Mismatch:
+        """With the sums [6] of one more minibatch, in the order of the fields."""
+        weighted, capped, tokens, gap, kl, far = sums
+        return Mismatch(
+            self.weighted + round(weighted),
+            self.capped + round(capped),
+            self.tokens + round(tokens),
+            self.gap + gap,
+            self.kl + kl,
+            self.far + round(far),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """One step of one member. gap_sum / gap_tokens: mean |trainer - engine| log-probability of own trained tokens,
-    taken before the first optimiser step, where both are of theta_old."""
+    """One step of one member."""
 
     learning_rate: float
     minibatches: tuple[MinibatchReport, ...]
-    gap_sum: float
-    gap_tokens: int
+    mismatch: Mismatch
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for a file."""
@@ -154,7 +187,7 @@ class UpdateReport:
     def from_dict(cls, values: Mapping[str, Any]) -> UpdateReport:
         """The inverse of `as_dict`."""
         minibatches = tuple(MinibatchReport(**entry) for entry in values["minibatches"])
-        return cls(values["learning_rate"], minibatches, values["gap_sum"], values["gap_tokens"])
+        return cls(values["learning_rate"], minibatches, Mismatch(**values["mismatch"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +211,7 @@ class PackTokens:
 
 @dataclass(frozen=True, slots=True)
 class PackSums:
-    """Sums over one micro-batch: [5] float64 of loss, own clipped, peer clipped, gap, gap tokens."""
+    """Sums over one micro-batch: `numbers` [NUMBERS] float64."""
 
     loss: torch.Tensor
     numbers: torch.Tensor
@@ -242,25 +275,34 @@ def pack_loss(
     """Loss and statistics of one micro-batch's log-probabilities [N].
 
     `at_theta_old`: no optimiser step was made yet in this population step, so an unknown old log-probability is the
-    current one and the gap to the engine can be read off. `updates`: optimiser steps made so far in this population
-    step.
+    current one and the mismatch with the engine can be read off. `updates`: optimiser steps made so far in this
+    population step.
     """
     if at_theta_old:
         tokens = replace(tokens, old=torch.where(tokens.old.isnan(), logprobs.detach(), tokens.old))
-    terms, clipped = _terms(logprobs, tokens, spec, updates)
+    drawn = ~(tokens.grafted | tokens.engine.isnan())
+    weights = _importance(tokens, drawn, spec)
+    terms, clipped = _terms(logprobs, replace(tokens, scale=tokens.scale * weights), spec, updates)
     loss = terms.sum()
     if spec.kl_coefficient:
         loss = loss + spec.kl_coefficient * (tokens.scale * k3(logprobs, tokens.initial)).sum()
     with torch.no_grad():
         peer_clipped = (clipped & tokens.grafted).sum()
-        numbers = [loss, clipped.sum() - peer_clipped, peer_clipped]
-        if at_theta_old:
-            known = ~(tokens.grafted | tokens.engine.isnan())
-            gap = torch.where(known, (logprobs - tokens.engine).abs(), 0.0)
-            numbers += [gap.sum(), known.sum()]
-        else:
-            numbers += [loss.new_zeros(()), loss.new_zeros(())]
+        weighted = drawn.sum() if spec.importance_cap is not None else drawn.new_zeros(())
+        capped = (weights >= (spec.importance_cap or math.inf)).sum()
+        numbers = [loss, clipped.sum() - peer_clipped, peer_clipped, weighted, capped]
+        measured = drawn if at_theta_old else torch.zeros_like(drawn)
+        here, engine = logprobs[measured], tokens.engine[measured]
+        gap = (here - engine).abs()
+        numbers += [measured.sum(), gap.sum(), k3(engine, here).sum(), (gap > FAR).sum()]
         return PackSums(loss, torch.stack([number.double() for number in numbers]))
+
+
+def _importance(tokens: PackTokens, drawn: torch.Tensor, spec: TrainerSpec) -> torch.Tensor:
+    """Weights [N] of the tokens that the engine drew, 1 for the others."""
+    if spec.importance_cap is None:
+        return torch.ones_like(tokens.scale)
+    return importance_weight(tokens.old, tokens.engine, spec.importance_cap).where(drawn, 1.0)
 
 
 def _terms(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from population.config.section import Decay, PositiveFloat, PositiveInt, Section, SomeShare
 from population.config.sglang import SglangConfig
@@ -75,6 +75,12 @@ class UpdateConfig(Section):
         default="auto",
         description="theta_old of own tokens; auto: the engine's where it runs the trainer's own arithmetic",
     )
+    importance_cap: Annotated[float, Field(ge=1)] | None = Field(
+        default=None, description="of the weight pi_old / pi_engine on own tokens; null: no weight"
+    )
+    mismatch_alarm: PositiveFloat = Field(
+        default=0.05, description="mean |trainer - engine| log-probability (nats) from which a warning is given"
+    )
     max_tokens_per_pack: PositiveInt = 16384
     logprob_chunk_tokens: PositiveInt = 1024
     zero_stage: Literal[1, 2, 3] = 1
@@ -89,6 +95,15 @@ class UpdateConfig(Section):
     offload_optimizer: bool = False
     lora: LoraConfig | None = None
     threads: PositiveInt = Field(default=1, description="CPU threads of one member's trainer and engine")
+
+    @model_validator(mode="after")
+    def _correctable(self) -> UpdateConfig:
+        if self.importance_cap is not None and self.old_logprobs == "engine":
+            raise ValueError(
+                "importance_cap: it corrects the trainer's theta_old for the engine's arithmetic, but old_logprobs: "
+                "engine takes the engine's own; set old_logprobs: trainer, or leave importance_cap out"
+            )
+        return self
 
 
 class ExchangeConfig(Section):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from graft.losses import (
     LossTokens,
     clipped_ratio,
+    importance_weight,
     k3,
     negative_log_likelihood,
     sequence_clip,
@@ -249,3 +250,10 @@ def test_k3_estimates_the_divergence_of_two_distributions_without_bias():
     p = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     q = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     assert float((p * k3(p.log(), q.log())).sum()) == pytest.approx(float((p * (p / q).log()).sum()), rel=1e-12)
+
+
+def test_importance_weights_are_truncated_ratios_and_one_where_the_engine_is_unknown() -> None:
+    old = torch.tensor([-1.0, -1.0, -1.0, -1.0], dtype=torch.float64)
+    engine = torch.tensor([-1.0, -1.5, -0.5, math.nan], dtype=torch.float64)
+    weights = importance_weight(old, engine, 1.2)
+    assert weights.tolist() == pytest.approx([1.0, 1.2, math.exp(-0.5), 1.0])

@@ -18,6 +18,7 @@ from population import health
 from population.exchange import Graft, GraftedResponse
 from population.health import PERIOD, look, measures
 from population.rollouts import Rollout, StepRollouts
+from population.updates import Mismatch, UpdateReport
 from server.store.reader import Reader, open_reader
 from server.store.records import (
     EventRecord,
@@ -255,3 +256,13 @@ def test_a_period_is_looked_at_once_and_at_its_end(tmp_path: Path, monkeypatch: 
             assert look(reader, "run", PERIOD - 1) == []
             assert look(reader, "run", PERIOD) == [EventRecord("warning", "found", None, PERIOD)]
             assert look(reader, "run", 2 * PERIOD) == []
+
+
+def test_a_member_whose_engine_and_trainer_disagree_is_named_from_the_alarm_on() -> None:
+    def report(gap: float) -> UpdateReport:
+        return UpdateReport(1e-6, (), Mismatch(tokens=100, gap=gap, far=7))
+
+    updates = {"a": report(4.9), "b": report(5.0), "c": UpdateReport(1e-6, (), Mismatch())}
+    (event,) = health.mismatches(3, updates, 0.05)
+    assert (event.member, event.step, event.level) == ("b", 3, "warning")
+    assert "0.05 nats over 100 tokens, 7 of them" in event.message

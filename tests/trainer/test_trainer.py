@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from population.trainer import Trainer, TrainerError, TrainerSpec, TrainingResponse
+from population.updates import Mismatch
 from population.weights import load_causal_lm
 from server.rollouts.engine import trainable_tensors, weights_checksum
 from tests.trainer.helpers import (
@@ -165,10 +166,10 @@ def test_the_gap_to_the_engine_is_that_of_own_trained_tokens_at_theta_old(models
     ]
     said[0] = replace(said[0], advantage=0.0)
     report = trainer.update(1, [said, second])
-    assert report.gap_tokens == sum(len(r.response_ids) for r in said[1:] if not r.grafted)
-    assert report.gap_sum / report.gap_tokens == pytest.approx(0.25, abs=1e-4)
+    assert report.mismatch.tokens == sum(len(r.response_ids) for r in said[1:] if not r.grafted)
+    assert report.mismatch.gap / report.mismatch.tokens == pytest.approx(0.25, abs=1e-4)
     silent = trainer.update(2, [second])
-    assert (silent.gap_sum, silent.gap_tokens) == (0.0, 0)
+    assert silent.mismatch == Mismatch()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -292,3 +293,54 @@ def test_a_missing_device_and_a_missing_rendezvous_are_named(models: dict[str, P
     if not torch.cuda.is_available():
         with pytest.raises(TrainerError, match="torch sees no CUDA device"):
             Trainer(TrainerSpec(str(models["llama"]), device="cuda"))
+
+
+def importance_loss(weights: list[float]) -> float:
+    """-mean_t w_t rho_t A_t with rho = 1 and A = 1."""
+    return -float(np.mean(weights))
+
+
+@pytest.mark.parametrize(("cap", "expected"), [(None, [1.0, 1.0]), (2.0, [0.5, 2.0]), (8.0, [0.5, 4.0])])
+def test_own_tokens_carry_the_ratio_of_trainer_to_engine_up_to_the_cap(
+    models: dict[str, Path], build: Any, cap: float | None, expected: list[float]
+) -> None:
+    spec = TrainerSpec(str(models["llama"]), device="cpu", importance_cap=cap)
+    trainer = build(spec)
+    pair = np.arange(4, dtype=np.int32) + 2, np.array([5, 6], dtype=np.int32)
+    (old,) = trainer.score([pair])
+    engine = old + np.log(np.array([2.0, 0.25], dtype=np.float32))
+    own = TrainingResponse(*pair, None, 1.0, engine_logprobs=engine)
+    report = trainer.update(1, [[own]])
+    assert report.minibatches[0].loss == pytest.approx(importance_loss(expected), abs=1e-5)
+    assert report.mismatch.weighted == (0 if cap is None else 2)
+    assert report.mismatch.capped == (1 if cap == 2.0 else 0)
+    assert report.mismatch.far == 2
+    d = -np.log(np.array([2.0, 0.25]))
+    assert report.mismatch.kl == pytest.approx(float(np.sum(np.exp(d) - d - 1)), rel=1e-4)
+
+
+def test_grafted_tokens_and_unknown_engine_values_carry_no_importance_weight(
+    models: dict[str, Path], build: Any
+) -> None:
+    pair = np.arange(4, dtype=np.int32) + 2, np.array([5, 6], dtype=np.int32)
+    trainer = build(TrainerSpec(str(models["llama"]), device="cpu", importance_cap=2.0))
+    (old,) = trainer.score([pair])
+    peer = TrainingResponse(*pair, old, 1.0, grafted=True, engine_logprobs=old - 1.0)
+    unknown = TrainingResponse(*pair, old, 1.0)
+    report = trainer.update(1, [[peer, unknown]])
+    assert report.minibatches[0].loss == pytest.approx(-1.0, abs=1e-5)
+    assert (report.mismatch.weighted, report.mismatch.capped) == (0, 0)
+
+
+def test_the_kl_term_is_not_weighted_by_importance(models: dict[str, Path], build: Any) -> None:
+    pair = np.arange(4, dtype=np.int32) + 2, np.array([5, 6], dtype=np.int32)
+    losses = []
+    for cap in (None, 1.0):
+        trainer = build(TrainerSpec(str(models["llama"]), device="cpu", importance_cap=cap, kl_coefficient=0.5))
+        (old,) = trainer.score([pair])
+        own = TrainingResponse(*pair, None, 0.0, engine_logprobs=old + 1.0)
+        other = TrainingResponse(*pair, None, 0.0, engine_logprobs=old)
+        trainer.update(1, [[own, other]])
+        trainer.update(2, [[replace(own, advantage=1e-6)]])
+        losses.append(trainer.update(3, [[own, other]]).minibatches[0].loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3, abs=1e-9)
