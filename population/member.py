@@ -37,7 +37,8 @@ Progress = Callable[[str, int, int, float], None]
 @dataclass
 class Member:
     """A member as the coordinator drives it. ``trainer`` and ``engine`` are placements: ``call(method, ...)`` gives a
-    Future. ``new_trainer`` and ``new_engine`` start another one of each.
+    Future. ``new_trainer`` and ``new_engine`` start another one of each. ``group_bytes``: of one bucket where weights
+    are broadcast to the engine, 0 where they go otherwise; ``met``: the trainer and engine whose weight group stands.
     """
 
     name: str
@@ -52,6 +53,8 @@ class Member:
     weight_version: int | None = 0
     exact_logprobs: bool = False
     notes: tuple[str, ...] = ()
+    group_bytes: int = 0
+    met: tuple[Placement, Placement] | None = None
 
     def restart_trainer(self) -> None:
         """End the trainer, if it lives, and start one with the weights of the model folder: load a checkpoint next."""
@@ -180,9 +183,16 @@ def load_members(
                 parameters=trained["parameters"],
                 exact_logprobs=sampled["exact_logprobs"],
                 notes=(*trained["notes"], *sampled["notes"]),
+                group_bytes=_group_bytes(config, member),
             )
         stack.pop_all()
     return members
+
+
+def _group_bytes(config: RunConfig, member: MemberConfig) -> int:
+    """Bytes of one bucket where a member's weights are broadcast, else 0."""
+    by_group = config.rollouts.engine == "sglang" and config.rollouts.sync == "group"
+    return config.servers_of(member).bucket_mib << 20 if by_group else 0
 
 
 def positions_of(folder: Path) -> int | None:
@@ -239,7 +249,6 @@ def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path, tokenize
         peer_coefficient=how.coefficient,
         shared_denominator=how.shared_denominator,
         kl_coefficient=update.kl_coefficient,
-        importance_cap=update.importance_cap,
         gradient_checkpointing=update.gradient_checkpointing,
         offload_optimizer=update.offload_optimizer,
         lora=lora,

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from population.calls import ask
 from population.errors import SyncError
+from population.group_sync import sync_by_group
 from population.member import Member
 
 
 def sync_member(member: Member, step: int, deadline_s: float) -> None:
-    """The engine takes over the trainer's weights as version `step`, and both checksums are compared.
+    """The engine takes over the trainer's weights as version `step`, by group where the member has that and it goes,
+    and both sides' weights are compared.
 
     Raises SyncError when they differ, PlacementError when a part is lost or refuses. In any such case the member has
     no weight version, so that nothing is sampled before another sync.
     """
     phase = "sync"
+    if member.group_bytes and sync_by_group(member, step, deadline_s):
+        return
     member.weight_version = None
+    # An engine that gets weights otherwise leaves its weight group.
+    member.met = None
     weights = ask(member, "trainer", "weights", deadline_s=deadline_s, phase=phase, step=step)
     held = ask(member, "engine", "load_weights", step, weights, deadline_s=deadline_s, phase=phase, step=step)
     sent = ask(member, "trainer", "checksum", deadline_s=deadline_s, phase=phase, step=step)
@@ -30,3 +36,9 @@ def in_sync(member: Member, step: int, deadline_s: float) -> None:
     """Sync unless the engine holds these weights already: it may have been asleep, or built anew after a loss."""
     if member.weight_version != step:
         sync_member(member, step, deadline_s)
+
+
+def put_to_sleep(member: Member, step: int, deadline_s: float) -> None:
+    """The engine gives back its device memory; the next sync wakes it."""
+    member.weight_version = None
+    ask(member, "engine", "sleep", deadline_s=deadline_s, phase="sleep", step=step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,25 +69,54 @@ def inject_lora(model: Any, lora: LoraSpec, seed: int) -> None:
             raise MemberError(f"update.lora.target_modules: {reason[:200]}") from error
 
 
-@torch.no_grad()
-def merged_tensors(model: Any, gathered: Gather | None) -> dict[str, torch.Tensor]:
-    """Whole, detached tensors by HF name; adapters are added to their base in a copy. `gathered`: ZeRO-3's context.
+@dataclass(frozen=True)
+class WholeTensor:
+    """A tensor of the merged model before it is read: its Hugging Face name, and its shape over all ranks."""
 
-    Under ZeRO-3 every rank must call this; parameters are gathered one by one and copied to the CPU.
-    """
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    source: torch.Tensor
+    adapter: Any = None
+
+
+def whole_tensors(model: Any) -> list[WholeTensor]:
+    """What the merged model consists of, in a fixed order, a tied tensor once; adapters are not listed."""
     adapted = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
-    merged: dict[str, torch.Tensor] = {}
+    found = []
     for name, tensor in trainable_tensors(model).items():
         owner = next((prefix for prefix in adapted if name.startswith(f"{prefix}.")), None)
         if owner is not None and not name.startswith(f"{owner}.base_layer."):
             continue
-        layer = adapted.get(owner or "")
-        related = list(layer.parameters()) if layer is not None else [tensor]
-        with gathered(_sharded(related)) if gathered else nullcontext():
-            value = tensor.detach()
-            if layer is not None and name.endswith(".weight"):
-                value = value + layer.get_delta_weight("default").to(value.dtype)
-            merged[name.replace(".base_layer.", ".")] = value.to("cpu", copy=True) if gathered else value
+        shape = tuple(getattr(tensor, "ds_shape", tensor.shape))
+        merged = name.replace(".base_layer.", ".")
+        found.append(WholeTensor(merged, tensor.dtype, shape, tensor, adapted.get(owner or "")))
+    return found
+
+
+@contextmanager
+def reading(whole: WholeTensor, gathered: Gather | None) -> Iterator[torch.Tensor]:
+    """The tensor's detached value, its adapter added in a copy; it may not be used after the block.
+
+    Under ZeRO-3 every rank must read the same tensors in the same order; `gathered` is its context.
+    """
+    layer = whole.adapter
+    related = list(layer.parameters()) if layer is not None else [whole.source]
+    with torch.no_grad(), gathered(_sharded(related)) if gathered else nullcontext():
+        value = whole.source.detach()
+        if layer is not None and whole.name.endswith(".weight"):
+            value = value + layer.get_delta_weight("default").to(value.dtype)
+        yield value
+
+
+def merged_tensors(model: Any, gathered: Gather | None) -> dict[str, torch.Tensor]:
+    """Whole, detached tensors by HF name. Under ZeRO-3 every rank must call this; they are gathered one by one and
+    copied to the CPU.
+    """
+    merged: dict[str, torch.Tensor] = {}
+    for whole in whole_tensors(model):
+        with reading(whole, gathered) as value:
+            merged[whole.name] = value.to("cpu", copy=True) if gathered else value
     return merged
 
 

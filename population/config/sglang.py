@@ -74,6 +74,7 @@ class SglangConfig(Section):
         default={}, description="any other flag of the server, without its dashes: true, a value or a list"
     )
     start_s: PositiveFloat = Field(default=600, description="longest time from start to ready")
+    bucket_mib: PositiveInt = Field(default=1024, description="of weights in one broadcast (rollouts.sync: group)")
     max_in_flight: PositiveInt = Field(default=256, description="samples that one server is asked for at a time")
 
     @field_validator("urls")

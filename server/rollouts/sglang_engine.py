@@ -19,6 +19,7 @@ import torch
 from server.rollouts.engine import EngineError, Sample, SamplingParams, TokenPrompt, WeightsLost, weights_checksum
 from server.rollouts.sglang_client import Drawn, Row, SamplingClient, Unusable, Vocabulary, end_ids_in
 from server.rollouts.sglang_control import Bucket, Control, PauseMode
+from server.rollouts.sglang_group import GroupPlace, group_place, join_all, leave, receive_by_group
 from server.rollouts.sglang_http import Exchange, Server, ServerLost
 from server.rollouts.sglang_weights import (
     Deadline,
@@ -26,11 +27,9 @@ from server.rollouts.sglang_weights import (
     Unit,
     WeightFolders,
     held_by,
-    leave,
     on_all,
     prove,
     put_to_sleep,
-    receive_by_group,
     restart_with,
     update_by_folder,
     wake_cache,
@@ -202,38 +201,16 @@ class SglangEngine:
                 self._break(error)
                 raise
 
-    def group_ranks(self) -> int:
-        """How many ranks the servers take in a weight group. Raises EngineError where that cannot be."""
-        for unit in self._units:
-            if unit.facts.copies > 1:
-                raise EngineError(
-                    f"{unit.control.url} has {unit.facts.copies} data-parallel copies, which SGLang cannot update by "
-                    "group: use replicas in place of data_parallel, or rollouts.sync: disk"
-                )
-        return sum(unit.facts.ranks for unit in self._units)
+    def group_place(self) -> GroupPlace:
+        """How many ranks the servers take in a weight group, and where. Raises EngineError where that cannot be."""
+        return group_place(self._units)
 
     def join_group(self, name: str, address: str, port: int, backend: str) -> None:
         """All servers join a weight group, whose rank 0 is the trainer's; returns when everybody is there."""
         with self._lock:
             self._leave_group()
-            deadline, world = Deadline(self._settings.sync_s), 1 + self.group_ranks()
-            offsets, first = {}, 1
-            for unit in self._units:
-                offsets[id(unit)], first = first, first + unit.facts.ranks
             self._group = name
-
-            def join(unit: Unit) -> None:
-                unit.control.join_group(
-                    name,
-                    address,
-                    port,
-                    offset=offsets[id(unit)],
-                    world=world,
-                    backend=backend,
-                    deadline_s=deadline.left,
-                )
-
-            on_all(self._units, join)
+            join_all(self._units, name, address, port, backend, Deadline(self._settings.sync_s))
 
     def receive(self, version: int, buckets: Sequence[Bucket]) -> list[HeldWeights]:
         """Take weights over from the group's rank 0, which broadcasts the same buckets meanwhile.
@@ -270,6 +247,7 @@ class SglangEngine:
         with self._lock:
             self._break(EngineError(reason))
             self._leave_group()
+            self._events.append(reason)
 
     def drain_events(self) -> tuple[str, ...]:
         """What went wrong and was mended since the last call."""

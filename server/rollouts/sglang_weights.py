@@ -1,4 +1,4 @@
-"""Weights of one member on its SGLang servers: folders per version, updates by disk and by group, and their proof."""
+"""Weights of one member on its SGLang servers: folders per version, updates from them, proof, and sleep."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from safetensors.torch import load_file, save_file
 from server.folders import whole_folder
 from server.rollouts.engine import EngineError, weights_checksum
 from server.rollouts.sglang_checksums import compare, hash_of, some
-from server.rollouts.sglang_control import Bucket, Control, PauseMode, ServerFacts
-from server.rollouts.sglang_http import Exchange, RequestRefused, Server, ServerLost, ServerSilent
+from server.rollouts.sglang_control import Control, PauseMode, ServerFacts
+from server.rollouts.sglang_http import Exchange, Server, ServerLost
 
 T = TypeVar("T")
 
 WEIGHTS, CACHE = ("weights",), ("kv_cache",)
-LEAVE_S = 10.0
 # What a model folder holds besides its weights.
 _SMALL = ("*.json", "*.txt", "*.model", "*.jinja")
 _FOLDER = re.compile(r"version_\d+")
@@ -168,39 +167,6 @@ def put_to_sleep(unit: Unit, deadline: Deadline) -> None:
     unit.control.flush(deadline.left)
     unit.control.release_memory((*CACHE, *WEIGHTS), deadline.left)
     unit.released = True
-
-
-def receive_by_group(
-    unit: Unit, group: str, buckets: Sequence[Bucket], version: str, pause: PauseMode, deadline: Deadline
-) -> None:
-    """Take part in the broadcast of all buckets; the server stays paused. An error leaves a mixture of versions; the
-    server has left the group then, so that nobody waits for it.
-    """
-    control = unit.control
-    try:
-        if unit.released:
-            control.resume_memory(WEIGHTS, deadline.left)
-        else:
-            control.pause(pause, deadline.left)
-        control.begin_update(deadline.left)
-        for number, bucket in enumerate(buckets, 1):
-            control.receive(group, bucket, version if number == len(buckets) else None, deadline.left)
-        control.end_update(deadline.left)
-        if not unit.released:
-            control.flush(deadline.left)
-    except EngineError:
-        leave(unit, group)
-        raise
-
-
-def leave(unit: Unit, group: str) -> None:
-    """Leave a group that has failed, so that the broadcast of the others ends; one that is stuck is restarted later."""
-    try:
-        unit.control.leave_group(group, LEAVE_S)
-    except RequestRefused:
-        return
-    except (ServerLost, ServerSilent):
-        unit.doubtful = True
 
 
 def on_all(units: Sequence[Unit], act: Callable[[Unit], T]) -> list[T]:
