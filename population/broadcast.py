@@ -113,7 +113,7 @@ class Broadcaster:
                 self._send(buffer, deadline_s)
 
     def proof(self, held: Sequence[HeldWeights]) -> str:
-        """ "" when the servers hold this trainer's weights, else what differs."""
+        """What differs in what servers hold from this trainer's weights; empty when nothing does."""
         weights = merged_tensors(self._model, self._gathered)
         if self._rank == 0:
             try:

@@ -249,6 +249,7 @@ def trainer_spec(config: RunConfig, member: MemberConfig, folder: Path, tokenize
         peer_coefficient=how.coefficient,
         shared_denominator=how.shared_denominator,
         kl_coefficient=update.kl_coefficient,
+        importance_cap=update.importance_cap,
         gradient_checkpointing=update.gradient_checkpointing,
         offload_optimizer=update.offload_optimizer,
         lora=lora,

@@ -44,9 +44,6 @@ from server.rollouts.engine import weights_checksum
 from server.rollouts.sglang_control import Bucket
 from server.rollouts.sglang_group import GroupPlace
 from server.rollouts.sglang_weights import HeldWeights
-from server.rollouts.sglang_control import Bucket
-from server.rollouts.sglang_group import GroupPlace
-from server.rollouts.sglang_weights import HeldWeights
 
 __all__ = ["LoraSpec", "Trainer", "TrainerError", "TrainerSpec", "TrainingResponse", "UpdateReport"]
 
@@ -116,7 +113,6 @@ class Trainer:
         self._prepare_mode(hf)
         self._gathered = deepspeed.zero.GatheredParameters if spec.zero_stage == 3 else None
         self._broadcaster = Broadcaster(hf, self._gathered, rank, self.device)
-        self._broadcaster = Broadcaster(hf, self._gathered, rank, self.device)
         self._step = 0
         self._report: UpdateReport | None = None
         self._broken = ""
@@ -181,27 +177,7 @@ class Trainer:
         self._broadcaster.send(max_bytes, deadline_s)
 
     def proof(self, held: Sequence[HeldWeights]) -> str:
-        """ "" when servers hold this trainer's weights, else what differs."""
-        return self._broadcaster.proof(held)
-
-    def open_group(self, place: GroupPlace, deadline_s: float) -> Meeting:
-        """Open a weight group for the engines at `place`; see population.broadcast for this and what follows."""
-        return self._broadcaster.open(place, deadline_s)
-
-    def join_group(self, ranks: int, deadline_s: float) -> None:
-        """Join it together with `ranks` ranks of engines."""
-        self._broadcaster.join(ranks, deadline_s)
-
-    def buckets(self, max_bytes: int) -> list[Bucket]:
-        """The buckets that `send_weights` broadcasts, in its order."""
-        return self._broadcaster.buckets(max_bytes)
-
-    def send_weights(self, max_bytes: int, deadline_s: float) -> None:
-        """Broadcast the weights to the engines."""
-        self._broadcaster.send(max_bytes, deadline_s)
-
-    def proof(self, held: Sequence[HeldWeights]) -> str:
-        """"" when servers hold this trainer's weights, else what differs."""
+        """What differs in what servers hold from this trainer's weights; empty when nothing does."""
         return self._broadcaster.proof(held)
 
     def export(self, folder: str | Path) -> None:
