@@ -13,7 +13,7 @@ from sqlalchemy import select
 from server.store import commit as commit_module
 from server.store import trajectories
 from server.store import writer as writer_module
-from server.store.records import StoreError
+from server.store.records import LeaseError, StoreError
 from server.store.schema import runs
 from server.store.writer import Writer, open_writer
 from tests.store.synthetic import Scenario
@@ -108,3 +108,34 @@ def start_together(url: str, barrier: Any, number: int, result: Connection) -> N
         result.send("")
     except BaseException as fault:
         result.send(repr(fault))
+
+
+def take_run(url: str, barrier: Any, result: Connection) -> None:
+    """Try to take the run over at the same moment as others, write two steps, and say how that went."""
+    writer = open_writer(url)
+    barrier.wait(60)
+    try:
+        writer.resume_run("synthetic", 1)
+        barrier.wait(60)
+        for step in (2, 3):
+            writer.commit(SCENARIO.step(step))
+        result.send("wrote")
+    except LeaseError as fault:
+        barrier.wait(60)
+        result.send(str(fault))
+    writer.abandon()
+
+
+def write_slowly(url: str, go_on: Event, result: Connection) -> None:
+    """Write a step under a lease of half a second, and the next one when told to; say how that went."""
+    writer = open_writer(url, lease_seconds=0.5)
+    writer.start_run(Scenario(**_fields()).run())
+    writer.commit(SCENARIO.step(1))
+    result.send("wrote")
+    go_on.wait(60)
+    for attempt in (lambda: writer.commit(SCENARIO.step(2)), writer.heartbeat):
+        try:
+            result.send(f"wrote {attempt()}")
+        except LeaseError as fault:
+            result.send(str(fault))
+    writer.close()
