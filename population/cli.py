@@ -16,12 +16,14 @@ from rich.console import Console
 from rich.table import Table
 
 from population.config import RunConfig, load
-from population.errors import ConfigError, PlacementError, RunError
-from server.store.records import StoreError
+from population.errors import ConfigError
+from population.store_cli import store as store_commands
+from population.user_errors import user_errors
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 db = typer.Typer(no_args_is_help=True, help="The store's database.")
 app.add_typer(db, name="db")
+app.add_typer(store_commands, name="store")
 
 ConfigPath = Annotated[Path, typer.Argument(help="YAML configuration, for instance configs/demo.yaml")]
 Overrides = Annotated[
@@ -33,33 +35,6 @@ Overlays = Annotated[
         "--overlay", metavar="FILE", help="YAML laid over the configuration, e.g. a baseline of configs/overlays"
     ),
 ]
-
-
-@contextmanager
-def user_errors(after_stop: str = "go on with --resume") -> Iterator[None]:
-    """Turn the faults a user can mend into one line and exit code 2; anything else keeps its traceback. `after_stop`
-    is said to whoever interrupts.
-    """
-    try:
-        yield
-    except (RunError, StoreError) as error:
-        if not _mendable(error):
-            raise
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        print(f"interrupted; {after_stop}", file=sys.stderr)
-        raise typer.Exit(130) from None
-
-
-def _mendable(error: BaseException) -> bool:
-    """A call that failed is as mendable as its cause: a bug inside a member keeps its traceback."""
-    cause = error.__cause__
-    if not isinstance(error, PlacementError) or cause is None:
-        return True
-    from server.rollouts.engine import EngineError  # torch is loaded by now: a member was called
-
-    return isinstance(cause, (RunError, StoreError, EngineError, OSError))
 
 
 @app.command()

@@ -5,7 +5,7 @@ Every count is additive over steps: the writer keeps running sums of them, and a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,11 @@ class TransferFacts:
     n_s: int
     sum_s: float
     sum_w: float
+
+
+# (member's slot, prompt, what the group holds), (receiver, source, prompt, held out, what the gate did).
+GroupPlace = tuple[int, int, GroupFacts]
+TransferPlace = tuple[int, int, int, bool, TransferFacts]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,13 +105,25 @@ def count_step(
     transfers: list[TransferFacts],
 ) -> StepCounts:
     """All counts of a step. `groups` and `transfers` are the facts of `step.groups` and `step.transfers`, in order."""
-    column = {key: place for place, key in enumerate(dict.fromkeys(group.prompt for group in step.groups))}
-    shape = (len(slots), len(column))
+    return count_places(
+        len(slots),
+        [(slots[group.member], group.prompt, facts) for group, facts in zip(step.groups, groups, strict=True)],
+        [
+            (slots[one.receiver], slots[one.source], one.prompt, one.held_out, facts)
+            for one, facts in zip(step.transfers, transfers, strict=True)
+        ],
+    )
+
+
+def count_places(members: int, groups: Sequence[GroupPlace], transfers: Sequence[TransferPlace]) -> StepCounts:
+    """All counts of a step of so many members, from where its groups and transfers are and what they hold."""
+    column = {key: place for place, key in enumerate(dict.fromkeys(prompt for _, prompt, _ in groups))}
+    shape = (members, len(column))
     n, k, errors = (np.zeros(shape, np.int64) for _ in range(3))
-    member = np.zeros((len(slots), len(MEMBER_COUNTS)), np.int64)
+    member = np.zeros((members, len(MEMBER_COUNTS)), np.int64)
     name = {label: place for place, label in enumerate(MEMBER_COUNTS)}
-    for group, facts in zip(step.groups, groups, strict=True):
-        cell = slots[group.member], column[group.prompt]
+    for slot, prompt, facts in groups:
+        cell = slot, column[prompt]
         n[cell], k[cell], errors[cell] = facts.n, facts.successes, facts.errors
         member[cell[0], name["response_tokens"]] += facts.tokens
         member[cell[0], name["truncated"]] += facts.truncated
@@ -120,7 +137,7 @@ def count_step(
     ):  # fmt: skip
         member[:, name[label]] = values.sum(axis=1)
 
-    pair, pair_sums = _count_pairs(step, slots, transfers)
+    pair, pair_sums = _count_pairs(members, transfers)
     seen = attempted & graded
     for label, own, peers in (
         ("both_attempted_fail", all_fail, attempted), ("solved", all_fail, solved),
@@ -129,13 +146,12 @@ def count_step(
         pair[..., PAIR_COUNTS.index(label)] = _off_diagonal(own, peers)
     # A place that several sources give to is one place to its receiver, and one transfer to each pair. A group that was
     # not failed whole (methods that pool rollouts) cannot be rescued.
-    gates = list(zip(step.transfers, transfers, strict=True))
     for label, places in (
-        ("held_out", {(one.receiver, one.prompt) for one, _ in gates if one.held_out}),
-        ("received", {(one.receiver, one.prompt) for one, gate in gates if gate.admitted}),
+        ("held_out", {(receiver, prompt) for receiver, _, prompt, held_out, _ in transfers if held_out}),
+        ("received", {(receiver, prompt) for receiver, _, prompt, _, gate in transfers if gate.admitted}),
     ):
         for receiver, prompt in places:
-            member[slots[receiver], name[label]] += all_fail[slots[receiver], column[prompt]]
+            member[receiver, name[label]] += all_fail[receiver, column[prompt]]
     return StepCounts(list(column), attempted, all_fail, solved, member, pair, pair_sums)
 
 
@@ -146,15 +162,14 @@ def _off_diagonal(receivers: Bools, sources: Bools) -> Ints:
     return product
 
 
-def _count_pairs(step: StepRecord, slots: Mapping[str, int], transfers: list[TransferFacts]) -> tuple[Ints, Floats]:
-    size = len(slots)
+def _count_pairs(size: int, transfers: Sequence[TransferPlace]) -> tuple[Ints, Floats]:
     pair = np.zeros((size, size, len(PAIR_COUNTS)), np.int64)
     sums = np.zeros((size, size, len(PAIR_SUMS)), np.float64)
     place = PAIR_COUNTS.index("routed")
-    for transfer, gate in zip(step.transfers, transfers, strict=True):
-        cell = slots[transfer.receiver], slots[transfer.source]
+    for receiver, source, _, held_out, gate in transfers:
+        cell = receiver, source
         pair[cell][place:] += (
-            not transfer.held_out, gate.admitted > 0, transfer.held_out, gate.responses, gate.admitted,
+            not held_out, gate.admitted > 0, held_out, gate.responses, gate.admitted,
             gate.refused_floor, gate.refused_other, gate.n_s,
         )  # fmt: skip
         sums[cell] += gate.sum_s, gate.sum_w

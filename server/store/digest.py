@@ -11,7 +11,7 @@ import numpy as np
 
 from server.store.records import GroupRecord, StepRecord, TransferRecord
 
-_TIMING_PREFIXES = ("seconds_", "step_seconds", "tokens_per_second")
+_TIMING_PREFIXES = ("seconds_", "step_seconds", "gpu_seconds", "idle_", "tokens_per_second")
 
 
 def is_timing(metric: str) -> bool:

@@ -212,10 +212,14 @@ def _group(connection: Connection, key: RunKey, root: Path, step: int, prompt: i
     groups, shards = schema.groups, schema.shards
     row = connection.execute(
         select(groups.c.shard_row, shards.c.path)
-        .join(
+        .outerjoin(
             shards,
             and_(shards.c.run == groups.c.run, shards.c.step == groups.c.step, shards.c.member == groups.c.member),
         )
         .where(groups.c.run == key.id, groups.c.step == step, groups.c.prompt == prompt, groups.c.member == member)
     ).one_or_none()
-    return None if row is None else read_group(root, row.path, row.shard_row, key.members[member])
+    if row is None:
+        return None
+    if row.path is None:
+        raise read_steps.pruned(key, step)
+    return read_group(root, row.path, row.shard_row, key.members[member])

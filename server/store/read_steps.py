@@ -68,7 +68,7 @@ def groups(
     table, shards = schema.groups, schema.shards
     rows = connection.execute(
         select(table.c.prompt, table.c.shard_row, shards.c.path)
-        .join(
+        .outerjoin(
             shards,
             and_(shards.c.run == table.c.run, shards.c.step == table.c.step, shards.c.member == table.c.member),
         )
@@ -76,7 +76,18 @@ def groups(
         .order_by(table.c.shard_row)
     ).all()
     wanted = [row for row in rows if prompts is None or row.prompt in prompts]
-    return read_groups(root, wanted[0].path, [row.shard_row for row in wanted], key.members[member]) if wanted else []
+    if not wanted:
+        return []
+    if wanted[0].path is None:
+        raise pruned(key, step)
+    return read_groups(root, wanted[0].path, [row.shard_row for row in wanted], key.members[member])
+
+
+def pruned(key: RunKey, step: int) -> StoreError:
+    """What a reader is told who asks what was said in a step whose shards were given up."""
+    return StoreError(
+        f"store: what was said in step {step} of run {key.uid} was pruned; its counts are all that is left"
+    )
 
 
 def visits(connection: Connection, key: RunKey, member: int) -> dict[int, dict[int, int]]:
@@ -92,10 +103,16 @@ def visits(connection: Connection, key: RunKey, member: int) -> dict[int, dict[i
 
 
 def check_shards(connection: Connection, key: RunKey, root: Path, member: int, steps: Collection[int]) -> None:
-    """StoreError unless the shards of these steps lie there with the length they were written with."""
+    """StoreError unless the shards of these steps were kept and lie there with the length they were written with."""
     table = schema.shards
     here = (table.c.run == key.id, table.c.member == member)
-    for row in connection.execute(select(table.c.step, table.c.path, table.c.bytes).where(*here)):
+    rows = connection.execute(select(table.c.step, table.c.path, table.c.bytes).where(*here)).all()
+    if absent := set(steps) - {row.step for row in rows}:
+        groups = schema.groups
+        recorded = select(groups.c.step).where(groups.c.run == key.id, groups.c.member == member)
+        if lost := absent & set(connection.scalars(recorded.distinct())):
+            raise pruned(key, min(lost))
+    for row in rows:
         path = root / row.path
         size = path.stat().st_size if path.is_file() else None
         if row.step in steps and size != row.bytes:

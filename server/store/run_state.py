@@ -47,12 +47,17 @@ def clock(connection: Connection) -> float:
     return float(connection.scalar(select(extract("epoch", func.clock_timestamp()))) or 0.0)
 
 
+def living(writer: str, lease_until: float, now: float) -> bool:
+    """Whether a run's lease runs and its holder may live."""
+    holder = Holder.parse(writer)
+    return lease_until > now and not (holder is not None and holder.certainly_dead())
+
+
 def refuse_living_writer(uid: str, writer: str, lease_until: float, now: float) -> None:
     """LeaseError while the lease runs and its holder may live; `now` is the store's clock."""
-    left = lease_until - now
-    holder = Holder.parse(writer)
-    if left <= 0 or (holder is not None and holder.certainly_dead()):
+    if not living(writer, lease_until, now):
         return
+    left, holder = lease_until - now, Holder.parse(writer)
     who = f"process {holder.pid} on {holder.host}" if holder else "another process"
     raise LeaseError(
         f"store: run {uid} is being written by {who}; stop it, or wait {left:.0f} s if it is gone, then repeat"
