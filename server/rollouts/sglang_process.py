@@ -55,7 +55,10 @@ NOT_INHERITED = (
     "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
     "MASTER_PORT",
 )  # fmt: skip
-FAULT = re.compile(r"(?:\[[^\]]*\] )?((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt)\b.*)")
+# The last line of a traceback, or a complaint about the command line.
+FAULT = re.compile(
+    r"(?:\[[^\]]*\] )?((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt)\b.*|.*: error: .*)"
+)
 TAKEN = re.compile(r"address already in use|port is already in use|EADDRINUSE", re.IGNORECASE)
 
 
@@ -150,8 +153,7 @@ class SglangServer:
 
     def __init__(self, spec: ServerSpec) -> None:
         self.spec = spec
-        self.api_key = secrets.token_urlsafe(32)
-        self.admin_key = secrets.token_urlsafe(32)
+        self.api_key, self.admin_key = new_key(), new_key()
         self._keys = spec.folder / "keys.yaml"
         self._port = spec.port
         self._guard: subprocess.Popen[bytes] | None = None
@@ -323,6 +325,11 @@ def close_all(servers: Sequence[SglangServer]) -> None:
     with contextlib.ExitStack() as stack:
         for server in servers:
             stack.callback(server.close)
+
+
+def new_key() -> str:
+    """A secret that is text to YAML and no flag to a command line, whatever is drawn."""
+    return f"graft-{secrets.token_hex(24)}"
 
 
 def free_port(host: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from server.rollouts.sglang_process import (
     free_port,
     launch_command,
     launch_environment,
+    new_key,
     start_all,
 )
 
@@ -295,6 +297,12 @@ server.start(model)
 print("ready", flush=True)
 time.sleep(600)
 """
+
+
+def test_a_key_is_one_word_that_is_no_number_and_no_flag() -> None:
+    keys = {new_key() for _ in range(100)}
+    assert len(keys) == 100
+    assert all(re.fullmatch(r"graft-[0-9a-f]{48}", key) for key in keys)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
