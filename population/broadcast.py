@@ -114,7 +114,7 @@ class Broadcaster:
 
     def proof(self, held: Sequence[HeldWeights]) -> str:
         """What differs in what servers hold from this trainer's weights; empty when nothing does."""
-        weights = merged_tensors(self._model, self._gathered)
+        weights = merged_tensors(self._model, self._gathered, keep=self._rank == 0)
         if self._rank == 0:
             try:
                 for one in held:

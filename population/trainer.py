@@ -153,11 +153,14 @@ class Trainer:
         return self._report
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Whole tensors by HF name, a tied one once; adapters are merged. They may share the trainer's memory."""
-        return merged_tensors(self._model.hf, self._gathered)
+        """Whole tensors by HF name, a tied one once; adapters are merged. They may share the trainer's memory.
+
+        Under ZeRO-3 rank 0 gets them, the other ranks an empty dictionary.
+        """
+        return merged_tensors(self._model.hf, self._gathered, keep=self.rank == 0)
 
     def checksum(self) -> str:
-        """Checksum of `weights`, equal to that of an engine which holds them."""
+        """Checksum of `weights`, on rank 0 equal to that of an engine which holds them."""
         return weights_checksum(self.weights())
 
     def open_group(self, place: GroupPlace, deadline_s: float) -> Meeting:

@@ -109,14 +109,16 @@ def reading(whole: WholeTensor, gathered: Gather | None) -> Iterator[torch.Tenso
         yield value
 
 
-def merged_tensors(model: Any, gathered: Gather | None) -> dict[str, torch.Tensor]:
+def merged_tensors(model: Any, gathered: Gather | None, *, keep: bool = True) -> dict[str, torch.Tensor]:
     """Whole, detached tensors by HF name. Under ZeRO-3 every rank must call this; they are gathered one by one and
-    copied to the CPU.
+    copied to the CPU. Who only takes part in that (`keep` false) gets none: a whole model in every rank may be more
+    than a node has memory for.
     """
     merged: dict[str, torch.Tensor] = {}
     for whole in whole_tensors(model):
         with reading(whole, gathered) as value:
-            merged[whole.name] = value.to("cpu", copy=True) if gathered else value
+            if keep or not gathered:
+                merged[whole.name] = value.to("cpu", copy=True) if gathered else value
     return merged
 
 
