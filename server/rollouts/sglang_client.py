@@ -137,6 +137,7 @@ class SamplingClient:
         self._max = max_in_flight
         self._transport = transport
         self._load = [0] * len(self._exchanges)
+        self._given = [0] * len(self._exchanges)
 
     def draw(
         self,
@@ -195,10 +196,11 @@ class SamplingClient:
         reason = ""
         for attempt in range(TRIES):
             terms.admit()
-            place = min(range(len(self._load)), key=self._load.__getitem__)
+            place = min(range(len(self._load)), key=lambda at: (self._load[at], self._given[at]))
             exchange = self._exchanges[place]
             where = f"prompt {prompt.key}, sample {index}, {exchange.server.url}"
             self._load[place] += 1
+            self._given[place] += 1
             try:
                 payload = self._payload(prompt, index, params, attempt)
                 answer = await exchange.generate(client, payload, ends - time.monotonic())

@@ -63,6 +63,14 @@ class Control:
                 f"{self.url}/server_info is not the answer of an SGLang server ({type(error).__name__}: {error})"
             ) from error
 
+    def answers(self) -> bool:
+        """Whether the server still works. /ready would not tell: a paused server is not ready either."""
+        try:
+            self.facts()
+        except EngineError:
+            return False
+        return True
+
     def pause(self, mode: PauseMode, deadline_s: float) -> None:
         """Stop generating. abort: running requests end as aborted; retract: they wait and are computed anew."""
         self._exchange.control("/pause_generation", {"mode": mode}, deadline_s=deadline_s)

@@ -304,7 +304,7 @@ class SglangEngine:
                 raise error from lost
             try:
                 for unit in self._units:
-                    if unit.server.alive and unit.exchange.ready():
+                    if unit.server.alive and unit.control.answers():
                         # Samples of the drawing that was given up.
                         unit.control.abort_all(ABORT_S)
                     else:

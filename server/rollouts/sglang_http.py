@@ -147,14 +147,6 @@ class Exchange:
         """POST to an admin route, once. Returns the JSON of the answer, or its text."""
         return self._answer("POST", path, payload, deadline_s, admin=True)
 
-    def ready(self, deadline_s: float = 5.0) -> bool:
-        """Whether the server takes requests; False too where it cannot be reached."""
-        try:
-            self.read("/ready", deadline_s)
-        except (ServerLost, ServerSilent, RequestRefused):
-            return False
-        return True
-
     async def generate(self, client: httpx.AsyncClient, payload: Mapping[str, Any], deadline_s: float) -> Any:
         """POST /generate over a client of `sampling_client`; sent again only where it was certainly not received."""
         where = f"{self.server.url}/generate"
