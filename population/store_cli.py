@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from population.user_errors import user_errors
 
@@ -103,13 +103,14 @@ def _print_info(console: Console, found: StoreInfo) -> None:
         if count:
             tables.add_row(name, f"{count:,}", _size(found.bytes[name]) if name in found.bytes else "–")
     console.print(tables)
-    runs = Table("run", "status", "step", "groups", "shards", "size", "heard of", "last step", title="runs")
+    place = Column("run", no_wrap=True)
+    runs = Table(place, "status", "step", "shards", "size", "heard of", "last step", title="runs")
     for run in found.runs:
         status = run.status if run.status != "running" or run.alive else "running, no sign of life"
         steps = f"{run.last_step} of {run.total_steps}"
         shards = f"{run.shards:,}" + f" ({run.pruned_steps} steps pruned)" * bool(run.pruned_steps)
         ages = (_ago(run.quiet_s), _ago(run.behind_s))
-        runs.add_row(run.uid, status, steps, f"{run.groups:,}", shards, _size(run.shard_bytes), *ages)
+        runs.add_row(run.uid, status, steps, shards, _size(run.shard_bytes), *ages)
     console.print(runs)
     for run in found.runs:
         if not run.folder_found:

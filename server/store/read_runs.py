@@ -12,7 +12,7 @@ from server.store import schema
 from server.store.connections import Location
 from server.store.records import MemberRecord, StoreError
 from server.store.run_state import load_members
-from server.store.views import EventInfo, RunInfo
+from server.store.views import EventInfo, RunInfo, StepMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,18 @@ def _run_row(connection: Connection, run: str) -> Row[Any]:
 
 def revision(connection: Connection, run: str) -> int:
     return int(_run_row(connection, run).revision)
+
+
+def newest_step(connection: Connection, key: RunKey, last_step: int) -> StepMark | None:
+    """The mark of the newest committed step up to `last_step`."""
+    table = schema.steps
+    row = connection.execute(
+        select(table.c.step, table.c.committed, table.c.lease_epoch)
+        .where(table.c.run == key.id, table.c.step <= last_step)
+        .order_by(table.c.step.desc())
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else StepMark(row.step, row.committed, row.lease_epoch)
 
 
 def run_infos(connection: Connection) -> list[RunInfo]:

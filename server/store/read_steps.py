@@ -85,9 +85,7 @@ def groups(
 
 def pruned(key: RunKey, step: int) -> StoreError:
     """What a reader is told who asks what was said in a step whose shards were given up."""
-    return StoreError(
-        f"store: what was said in step {step} of run {key.uid} was pruned; its counts are all that is left"
-    )
+    return StoreError(f"store: what was said in step {step} of run {key.uid} was pruned; only its counts are left")
 
 
 def visits(connection: Connection, key: RunKey, member: int) -> dict[int, dict[int, int]]:
@@ -103,7 +101,7 @@ def visits(connection: Connection, key: RunKey, member: int) -> dict[int, dict[i
 
 
 def check_shards(connection: Connection, key: RunKey, root: Path, member: int, steps: Collection[int]) -> None:
-    """StoreError unless the shards of these steps were kept and lie there with the length they were written with."""
+    """StoreError unless the shards of these steps were kept and have the length they were written with."""
     table = schema.shards
     here = (table.c.run == key.id, table.c.member == member)
     rows = connection.execute(select(table.c.step, table.c.path, table.c.bytes).where(*here)).all()

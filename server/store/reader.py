@@ -50,6 +50,7 @@ from server.store.views import (
     PromptRow,
     ReplayInfo,
     RunInfo,
+    StepMark,
     Trajectory,
     TransferRow,
     TransferVerdict,
@@ -58,8 +59,8 @@ from server.store.views import (
 __all__ = [
     "BestCheckpoint", "EvaluationRecord", "EvaluationSummary", "EventInfo", "EventRecord", "GraftedRecord",
     "GroupCounts", "GroupRecord", "MemberRecord", "PeerGroup", "PromptRecord", "PromptRow", "Reader", "ReplayInfo",
-    "ReplayRecord", "ResponseRecord", "RunInfo", "SchemaError", "StoreError", "Trajectory", "TransferRecord",
-    "TransferRow", "TransferVerdict", "open_reader",
+    "ReplayRecord", "ResponseRecord", "RunInfo", "SchemaError", "StepMark", "StoreError", "Trajectory",
+    "TransferRecord", "TransferRow", "TransferVerdict", "open_reader",
 ]  # fmt: skip
 
 
@@ -120,6 +121,11 @@ class Reader:
         """A number that changes with every commit, evaluation, event and status; cheap to poll. Heartbeats leave it."""
         with self._connection() as connection:
             return read_runs.revision(connection, run)
+
+    def newest_step(self, run: str, last_step: int) -> StepMark | None:
+        """The newest committed step up to `last_step`: as long as it stays the same, so does everything up to it."""
+        with self._run(run) as (connection, key):
+            return read_runs.newest_step(connection, key, last_step)
 
     def events(self, run: str, limit: int = 50) -> list[EventInfo]:
         """The newest events, newest first."""

@@ -33,6 +33,19 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StepMark:
+    """Which commit of a step a store holds: when it was committed (seconds since the epoch), under which lease.
+
+    A run that goes on from an earlier step commits every later one anew, so that the mark of a step tells whether
+    anything up to it has changed.
+    """
+
+    step: int
+    committed: float
+    lease_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupCounts:
     """How one group was judged: `successes` of its `n` responses are right, `errors` could not be graded."""
 
