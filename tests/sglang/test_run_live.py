@@ -90,6 +90,10 @@ def holds(server: SglangServer, exported: Path) -> None:
     prove(held, load_file(exported / "model.safetensors"), exported)
 
 
+def bearer(server: SglangServer) -> dict[str, str]:
+    return {"Authorization": f"Bearer {server.api_key}"}
+
+
 class Killer:
     """Kills the scheduler of one server while it generates, once, after it has been told to."""
 
@@ -106,7 +110,7 @@ class Killer:
         server = next(server for server in self._started if "'llama'" in server.spec.name)
         assert server.guard_pid is not None
         deadline = time.monotonic() + WATCH_S
-        with httpx.Client(trust_env=False, headers={"Authorization": f"Bearer {server.api_key}"}) as client:
+        with httpx.Client(trust_env=False, headers=bearer(server)) as client:
             while time.monotonic() < deadline:
                 loads = client.get(f"{server.url}/v1/loads").json()
                 if loads["loads"][0]["num_running_reqs"]:
@@ -161,4 +165,7 @@ def test_a_run_attached_to_running_servers_syncs_by_group_and_leaves_them_runnin
         check_steps(reader)
     for name, member in live.items():
         assert member.server.alive
+        # An update from a folder would have left that folder's name behind.
+        info = httpx.get(f"{member.server.url}/model_info", headers=bearer(member.server), trust_env=False).json()
+        assert str(tmp_path) not in info["model_path"]
         holds(member.server, tmp_path / "live" / "members" / name)
