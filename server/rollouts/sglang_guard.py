@@ -114,10 +114,10 @@ class Guard:
             self._reap()
 
     def _end(self) -> None:
-        """SIGTERM to the server's group unless it has ended; after the grace period SIGKILL to all that are left."""
+        """SIGTERM to the server unless it has ended; after the grace period SIGKILL to all that are left."""
         if self._status is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._server.pid, signal.SIGTERM)
+            # To the first process alone: to SGLang the end of another one is a crash, which it would look into first.
+            os.kill(self._server.pid, signal.SIGTERM)
             self._wait(self._order["grace_s"])
         deadline = time.monotonic() + KILLED_S
         # A process that starts another while it is being killed leaves one behind, so look again.

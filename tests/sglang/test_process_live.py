@@ -127,6 +127,15 @@ def test_a_model_folder_that_is_not_there_is_named_by_the_servers_own_error(
     assert "\n" not in str(caught.value)
 
 
+def test_a_server_that_is_not_ready_in_time_is_ended_with_all_its_processes(
+    spec_for: Callable[..., ServerSpec], tiny_models: dict[str, Path]
+) -> None:
+    with SglangServer(spec_for("slow", start_s=0.1)) as server:
+        with pytest.raises(ServerError, match=r"slow: its SGLang server was not ready after 0.1 s; the end of its log"):
+            server.start(tiny_models["llama"])
+        assert not server.alive
+
+
 RUN = """
 import sys, time
 from pathlib import Path
