@@ -225,10 +225,10 @@ class SglangEngine:
                     self._units,
                     lambda unit: receive_by_group(unit, self._group, buckets, str(version), self._pause, deadline),
                 )
+                held = on_all(self._units, lambda unit: held_by(unit, deadline))
             except EngineError:
                 self._leave_group()
                 raise
-            held = on_all(self._units, lambda unit: held_by(unit, deadline))
             self._state, self._reason = State.RECEIVED, f"version {version} waits for `confirm`"
         return held
 
@@ -274,9 +274,6 @@ class SglangEngine:
                 update_by_folder(unit, folder, str(version), self._pause, deadline)
             except ServerLost as lost:
                 self._events.append(f"engine lost in sync: {lost}; restarted with the weights of version {version}")
-            except EngineError:
-                unit.doubtful = True
-                raise
             else:
                 return
         restart_with(unit, folder, str(version))

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from server.rollouts.engine import EngineError
 from server.rollouts.sglang_control import Bucket, PauseMode
 from server.rollouts.sglang_http import AttachedServer, RequestRefused, ServerLost, ServerSilent
-from server.rollouts.sglang_weights import WEIGHTS, Deadline, Unit, on_all
+from server.rollouts.sglang_weights import WEIGHTS, Deadline, Unit, on_all, resume_memory
 
 LEAVE_S = 10.0
 # An address on no machine (RFC 5737): the way to it is the way out of this one.
@@ -79,7 +79,7 @@ def receive_by_group(
     control = unit.control
     try:
         if unit.released:
-            control.resume_memory(WEIGHTS, deadline.left)
+            resume_memory(unit, WEIGHTS, deadline)
         else:
             control.pause(pause, deadline.left)
         control.begin_update(deadline.left)

@@ -18,11 +18,11 @@ from server.folders import whole_folder
 from server.rollouts.engine import EngineError, weights_checksum
 from server.rollouts.sglang_checksums import compare, hash_of, some
 from server.rollouts.sglang_control import Control, PauseMode, ServerFacts
-from server.rollouts.sglang_http import Exchange, Server, ServerLost
+from server.rollouts.sglang_http import Exchange, Server, ServerLost, ServerSilent
 
 T = TypeVar("T")
 
-WEIGHTS, CACHE = ("weights",), ("kv_cache",)
+WEIGHTS, CACHE = "weights", "kv_cache"
 # What a model folder holds besides its weights.
 _SMALL = ("*.json", "*.txt", "*.model", "*.jinja")
 _FOLDER = re.compile(r"version_\d+")
@@ -51,14 +51,14 @@ class HeldWeights:
 
 @dataclass
 class Unit:
-    """One server and what is known of it. released: it has given its memory back; doubtful: it did not answer an
-    update, so that only a restart helps; held: what it held when it was last proved right.
+    """One server and what is known of it. released: tags of the memory it has given back; doubtful: it did not answer
+    in time, so that only a restart helps; held: what it held when it was last proved right.
     """
 
     exchange: Exchange
     control: Control
     facts: ServerFacts
-    released: bool = False
+    released: set[str] = field(default_factory=set)
     doubtful: bool = False
     held: HeldWeights | None = None
 
@@ -111,7 +111,7 @@ def update_by_folder(unit: Unit, folder: Path, version: str, pause: PauseMode, d
     """The weights of a folder, taken over by a running or sleeping server, which stays paused."""
     control = unit.control
     if unit.released:
-        control.resume_memory(WEIGHTS, deadline.left)
+        resume_memory(unit, WEIGHTS, deadline)
         control.update_from_folder(folder, version, flush=False, deadline_s=deadline.left)
         return
     control.pause(pause, deadline.left)
@@ -122,7 +122,8 @@ def update_by_folder(unit: Unit, folder: Path, version: str, pause: PauseMode, d
 def restart_with(unit: Unit, folder: Path, version: str) -> None:
     """A new process with the weights of a folder. Raises EngineError where the server is not the run's own."""
     unit.server.restart(folder, version)
-    unit.released = unit.doubtful = False
+    unit.released.clear()
+    unit.doubtful = False
     unit.facts = unit.control.facts()
 
 
@@ -156,8 +157,7 @@ def prove(held: HeldWeights, weights: Mapping[str, torch.Tensor], folder: Path |
 def wake_cache(unit: Unit, deadline: Deadline) -> None:
     """Give a server whose weights are right its cache back; it stays paused."""
     if unit.released:
-        unit.control.resume_memory(CACHE, deadline.left)
-        unit.released = False
+        resume_memory(unit, CACHE, deadline)
         unit.control.flush(deadline.left)
 
 
@@ -165,14 +165,31 @@ def put_to_sleep(unit: Unit, deadline: Deadline) -> None:
     """Pause a server and give its memory back."""
     unit.control.pause("abort", deadline.left)
     unit.control.flush(deadline.left)
-    unit.control.release_memory((*CACHE, *WEIGHTS), deadline.left)
-    unit.released = True
+    unit.control.release_memory((CACHE, WEIGHTS), deadline.left)
+    unit.released = {CACHE, WEIGHTS}
+
+
+def resume_memory(unit: Unit, tag: str, deadline: Deadline) -> None:
+    """Have one part of the memory taken again, unless it has been: asked twice, a server ends."""
+    if tag in unit.released:
+        unit.control.resume_memory((tag,), deadline.left)
+        unit.released.discard(tag)
 
 
 def on_all(units: Sequence[Unit], act: Callable[[Unit], T]) -> list[T]:
-    """Do it on all servers at once and wait for all. Raises the first error, ServerLost before others."""
+    """Do it on all servers at once and wait for all. Raises the first error, ServerLost before others; a server that
+    did not answer in time is doubtful from then on.
+    """
+
+    def on_one(unit: Unit) -> T:
+        try:
+            return act(unit)
+        except ServerSilent:
+            unit.doubtful = True
+            raise
+
     with ThreadPoolExecutor(max_workers=len(units)) as pool:
-        calls = [pool.submit(act, unit) for unit in units]
+        calls = [pool.submit(on_one, unit) for unit in units]
     errors = [error for call in calls if (error := call.exception()) is not None]
     if errors:
         raise next((error for error in errors if isinstance(error, ServerLost)), errors[0])

@@ -40,6 +40,7 @@ class PretendServer:
     session: bool = False
     groups: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
+    modes: list[str] = field(default_factory=list)
     sampled: list[dict[str, Any]] = field(default_factory=list)
     fails: dict[str, Answer] = field(default_factory=dict)
     plan: list[Callable[[dict[str, Any]], Any]] = field(default_factory=list)
@@ -111,6 +112,7 @@ class PretendServer:
 
     def _pause_generation(self, asked: dict[str, Any]) -> httpx.Response:
         self.paused = True
+        self.modes.append(asked["mode"])
         return answer(f"pause_generation_{asked['mode']}")
 
     def _continue_generation(self, _: dict[str, Any]) -> httpx.Response:
