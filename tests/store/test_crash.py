@@ -10,6 +10,7 @@ import time
 import pytest
 
 from server.store.reader import open_reader
+from server.store.verify import verify
 from tests.store import children
 from tests.store.audit import audit
 from tests.store.backends import shards_of
@@ -39,7 +40,7 @@ def _resume_and_sweep(url: str) -> None:
 def test_a_writer_killed_at_random_moments_leaves_a_sound_store(url: str) -> None:
     moments = random.Random(20)
     committed = 0
-    for _ in range(5):
+    for _ in range(3):
         ours, theirs = CONTEXT.Pipe()
         child = CONTEXT.Process(target=children.write_steps, args=(url, theirs, 10_000))
         child.start()
@@ -50,6 +51,7 @@ def test_a_writer_killed_at_random_moments_leaves_a_sound_store(url: str) -> Non
         child.join(DEADLINE_S)
         assert child.exitcode == -9
         assert audit(url) == []
+        assert verify(url).faults == []
         with open_reader(url) as reader:
             last = reader.run("latest").last_step or 0
         assert last > committed
