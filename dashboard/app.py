@@ -9,8 +9,9 @@ from typing import NamedTuple
 import streamlit as st
 
 from dashboard import safe_text
-from dashboard.controls import Choice, keep_range_in_address, sidebar
+from dashboard.controls import Choice
 from dashboard.pages import complementarity, overview, trajectories
+from dashboard.sidebar import keep_range_in_address, sidebar
 from dashboard.source import Source, all_runs
 from server.store.reader import StoreError
 

@@ -1,21 +1,41 @@
-"""The sidebar: which run, how often to refresh, which steps. Every choice is in the address: a link shows the same."""
+"""What the reader chose, and controls for it. Every choice stands in the address: a link shows the same.
+
+A page is `draw(source, choice)`, runs in one fragment that may refresh, and uses this file so:
+
+    window = choice.window(source.info)          # Window(first, last), both included; None before the first step
+    slots = choice.slots(source.info)            # members to draw, by slot; all where the reader picked none
+    peer = pick("Peer", labels, key="peer")      # one of the options; the first is the default and not in the address
+    shown = pick_several("Pairs", labels, key="pairs")                # any of them, [] where none is picked
+    by = pick("By", ("step", "tokens"), key="by", segments=True)      # as buttons in a row
+    text = search("Text contains", key="q")      # free text, "" where there is none
+    on = switch("Distinct prompts", key="distinct")
+
+`key` is both the widget's key and the name in the address: short, lower case, and unlike `RESERVED` and other pages'
+keys. A value in the address that is no option is refused in a note under the control, never a crash. Options may grow
+with the data: a choice stays, even when its option is gone (pass `keep=False` where it should go). Parameters without a
+widget (a selected cell, a place) are read with `parameter`, `integer_parameter`, `slot_parameter`, written with
+`st.query_params`, and listed in `SELECTIONS` when they point into one run. `link_parameters(...)` makes the query of a
+link to another page that keeps run and window. Questions to the store go through `source.ask`, which answers from its
+cache until the steps that were asked for change.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import streamlit as st
 
-from dashboard import formats
-from dashboard.source import LATEST, Source
+from dashboard import formats, safe_text
 from server.store.reader import RunInfo
 
-REFRESH_S: dict[str, float | None] = {"off": None, "2s": 2.0, "10s": 10.0}
-# Query parameters that point into one run.
+# Query parameters that point into one run: another run has other members, steps and prompts.
 SELECTIONS = ("cell", "at", "step", "prompt", "receiver", "source")
-# Parameters of the frozen range, and the keys of their widgets.
-_RANGE = {"from": "from_step", "to": "to_step"}
-WINDOWS = ("10", "25", "50", "100", "250", "500", "1000", "all")
+# The sidebar's own parameters.
+SHARED = ("run", "live", "last", "freeze", "from", "to", "m")
+RESERVED = (*SHARED, *SELECTIONS)
+LABEL_LIMIT = 28
+_FALLBACKS = "refused_in_address"
 
 
 @dataclass(frozen=True)
@@ -31,12 +51,14 @@ class Window:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the sidebar says; `fixed` is the frozen range, None while the window follows the run."""
+    """What the sidebar says; `fixed` is the frozen range, None while the window follows the run; `members` are labels
+    as `member_labels` makes them, empty for all."""
 
     run: str
     refresh_s: float | None
     newest: int | None
     fixed: tuple[int, int] | None
+    members: tuple[str, ...] = ()
 
     def window(self, info: RunInfo) -> Window | None:
         """The chosen steps within those the run has; None while it has none. A range beyond it is moved inside."""
@@ -47,6 +69,121 @@ class Choice:
             low, high = (min(max(step, first), last) for step in sorted(self.fixed))
             return Window(low, high)
         return Window(first if self.newest is None else max(first, last - self.newest + 1), last)
+
+    def slots(self, info: RunInfo) -> list[int]:
+        """The chosen members of a run by slot, ascending; all where none is chosen, or none of them is of this run."""
+        chosen = [slot for slot, label in enumerate(member_labels(info)) if label in self.members]
+        return chosen or list(range(len(info.members)))
+
+
+def member_labels(info: RunInfo) -> list[str]:
+    """Distinct names of the members as controls and addresses write them, in slot order."""
+    return formats.abbreviate([member.name for member in info.members], LABEL_LIMIT)
+
+
+def pick(
+    label: str,
+    options: Sequence[str],
+    *,
+    key: str,
+    default: str | None = None,
+    segments: bool = False,
+    keep: bool = True,
+    help: str | None = None,
+    width: int | None = None,
+    hide_label: bool = False,
+    on_change: Callable[[], None] | None = None,
+) -> str:
+    """One of the options; by itself `default`, or else the first. With `segments`, as buttons in a row: only for
+    constant options, whose text is Markdown there."""
+    options = _with_chosen(options, key) if keep and not segments else list(options)
+    default = options[0] if default is None else default
+    refused = _refused(key, [parameter(key)], options)
+    visibility = "collapsed" if hide_label else "visible"
+    if segments:
+        chosen = st.segmented_control(
+            label, options, default=default, required=True, key=key, bind="query-params", help=help,
+            on_change=on_change, label_visibility=visibility,
+        )  # fmt: skip
+    else:
+        chosen = st.selectbox(
+            label, options, index=options.index(default), key=key, bind="query-params", help=help,
+            width=width or "stretch", on_change=on_change, label_visibility=visibility,
+        )  # fmt: skip
+    note(key, refused, chosen, default)
+    return chosen or default
+
+
+def pick_several(
+    label: str,
+    options: Sequence[str],
+    *,
+    key: str,
+    keep: bool = True,
+    most: int | None = None,
+    placeholder: str = "all",
+    help: str | None = None,
+    on_change: Callable[[], None] | None = None,
+) -> list[str]:
+    """Any of the options, at most `most` of them, in their order; [] where none is picked, which `placeholder` explains
+    in the empty box."""
+    options = _with_chosen(options, key) if keep else list(options)
+    refused = _refused(key, st.query_params.get_all(key), options)
+    chosen = st.multiselect(
+        label, options, key=key, bind="query-params", max_selections=most, placeholder=placeholder, help=help,
+        on_change=on_change,
+    )  # fmt: skip
+    note(key, refused, chosen, [])
+    return [option for option in options if option in chosen]
+
+
+def search(
+    label: str, *, key: str, help: str | None = None, placeholder: str = "", on_change: Callable[[], None] | None = None
+) -> str:
+    """Free text of at most 200 characters, without blanks around it."""
+    found = st.text_input(
+        label, key=key, bind="query-params", max_chars=200, help=help, placeholder=placeholder, on_change=on_change
+    )
+    return (found or "").strip()
+
+
+def switch(label: str, *, key: str, help: str | None = None, on_change: Callable[[], None] | None = None) -> bool:
+    """On or off, off by default."""
+    refused = _refused(key, [(parameter(key) or "false").lower()], ("true", "false"))
+    on = st.toggle(label, key=key, bind="query-params", help=help, on_change=on_change)
+    note(key, refused, on, False)
+    return on
+
+
+def _with_chosen(options: Sequence[str], key: str) -> list[str]:
+    """The options, and what is chosen at this moment even where the data no longer offer it."""
+    chosen = st.session_state.get(key) or []
+    chosen = [chosen] if isinstance(chosen, str) else chosen
+    return [*options, *(one for one in chosen if one not in options)]
+
+
+def _refused(key: str, asked: Sequence[str | None], options: Sequence[str]) -> str:
+    """What the address asks for that does not exist; only before the control has a value of its own."""
+    if key in st.session_state:
+        return ""
+    wrong = [one for one in asked if one and one not in options]
+    return formats.clean(", ".join(wrong), 60) if wrong else ""
+
+
+def note(key: str, refused: str, chosen: object, default: object) -> None:
+    """Say what was refused, until the reader chooses something."""
+    notes = st.session_state.setdefault(_FALLBACKS, {})
+    if refused:
+        notes[key] = refused
+    if key in notes and chosen != default:
+        del notes[key]
+    if key in notes:
+        st.caption(f":orange[:material/info:] {refusal(key, notes[key])}")
+
+
+def refusal(key: str, asked: str) -> str:
+    """The note on a value in the address that cannot be."""
+    return f"The address asks for {key} = “{safe_text.inline(asked)}”, which is not there; the default is shown\\."
 
 
 def parameter(name: str) -> str | None:
@@ -75,103 +212,7 @@ def cell_parameter(members: int) -> tuple[int, int] | None:
     return pair if pair[0] != pair[1] and max(pair) < members else None
 
 
-def sidebar(runs: list[RunInfo]) -> Choice:
-    """Draw the controls and say what they say."""
-    with st.sidebar:
-        st.subheader(":material/hub: GRAFT population", anchor=False)
-        run = _run_selector(runs)
-        live = st.segmented_control(
-            "Live refresh",
-            list(REFRESH_S),
-            default="2s",
-            required=True,
-            key="live",
-            bind="query-params",
-            help="How often the page reads the store again. Trajectories never refresh on their own.",
-        )
-        frozen = st.session_state.get("freeze", parameter("freeze") == "true")
-        newest = st.select_slider(
-            "Window (last steps)",
-            WINDOWS,
-            value="all",
-            key="last",
-            bind="query-params",
-            disabled=frozen,
-            help="Everything on the page is counted over these steps.",
-        )
-        choice = Choice(run, None, None if newest == "all" else int(newest), None)
-        st.toggle(
-            "Freeze the range",
-            key="freeze",
-            bind="query-params",
-            on_change=_freeze,
-            args=(choice,),
-            help="Keep these steps while the run goes on; the picture stays still and the address names it.",
-        )
-        fixed = _range_inputs() if st.session_state.get("freeze") else None
-    return Choice(run, REFRESH_S[live or "off"], choice.newest, fixed)
-
-
-def _run_selector(runs: list[RunInfo]) -> str:
-    known = {info.uid: info for info in runs}
-    options = [LATEST, *known]
-    wanted = st.session_state.get("run_choice") or parameter("run") or LATEST
-    if wanted not in options:
-        st.warning("The run in the address is not in this store; showing the latest.", icon=":material/info:")
-        wanted = LATEST
-
-    def label(uid: str) -> str:
-        if uid == LATEST:
-            return "latest run"
-        info = known[uid]
-        same = sum(other.name == info.name for other in runs) > 1
-        return formats.clean(info.name, 40) + (f" · {formats.clean(uid, 60)[-13:]}" if same else "")
-
-    run = st.selectbox(
-        "Run", options, index=options.index(wanted), format_func=label, key="run_choice", on_change=_forget_selection
-    )
-    if run == LATEST:
-        st.query_params.pop("run", None)
-    else:
-        st.query_params["run"] = run
-    return run
-
-
-def _forget_selection() -> None:
-    """Another run has other members, steps and prompts."""
-    for name in SELECTIONS:
-        st.query_params.pop(name, None)
-
-
-def _freeze(choice: Choice) -> None:
-    """Turning Freeze on takes over the steps that are shown at this moment; off, the range is forgotten."""
-    for name in _RANGE:
-        st.session_state.pop(_RANGE[name], None)
-        st.query_params.pop(name, None)
-    window = choice.window(Source.open(choice.run).info) if st.session_state.get("freeze") else None
-    if window is not None:
-        st.session_state[_RANGE["from"]], st.session_state[_RANGE["to"]] = window.first, window.last
-
-
-def _range_inputs() -> tuple[int, int]:
-    """The frozen range. Its parameters are written by hand: Streamlit binds no value that a callback sets."""
-    picked = []
-    for column, (name, key) in zip(st.columns(2), _RANGE.items(), strict=True):
-        if key not in st.session_state:
-            st.session_state[key] = max(1, integer_parameter(name) or 1)
-        picked.append(int(column.number_input(f"{name.capitalize()} step", min_value=1, step=1, key=key) or 1))
-        st.query_params[name] = str(picked[-1])
-    return picked[0], picked[1]
-
-
-def keep_range_in_address(choice: Choice) -> None:
-    """Write the frozen range again where a refresh asked for before it stood there has lost it."""
-    for name, step in zip(_RANGE, choice.fixed or (), strict=False):
-        if parameter(name) != str(step):
-            st.query_params[name] = str(step)
-
-
 def link_parameters(**more: str | int) -> dict[str, str]:
     """Query parameters of a link to another page: the sidebar's as they are in the address, and `more`."""
-    kept = {name: value for name in ("run", "live", "last", "freeze", "from", "to") if (value := parameter(name))}
+    kept = {name: value for name in SHARED if name != "m" and (value := parameter(name))}
     return kept | {key: str(value) for key, value in more.items()}

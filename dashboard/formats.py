@@ -122,6 +122,15 @@ def ago(moment: float | None, now: float | None = None) -> str:
     return f"{duration((time.time() if now is None else now) - moment)} ago"
 
 
+def moment(seconds: float | None, now: float | None = None) -> str:
+    """A moment (seconds since the epoch) as local time, with its date unless it is today; "–" when it never was."""
+    if seconds is None:
+        return MISSING
+    then, today = time.localtime(seconds), time.localtime(now)
+    same_day = then[:3] == today[:3]
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", then)
+
+
 def steps(first: int, last: int) -> str:
     """A range of steps: "steps 1–441", or "step 7"."""
     return f"step {count(first)}" if first == last else f"steps {count(first)}–{count(last)}"

@@ -47,20 +47,28 @@ def status_line(source: Source, window: Window | None) -> None:
     """Which run, which steps, which revision, and how old what is shown is."""
     info = source.info
     steps = f"{window} of {formats.count(info.total_steps)}" if window else "no step yet"
+    newest = source.newest_step()
     parts = [
         f"**{safe_text.inline(formats.clean(info.name, 60))}**",
         safe_text.inline(formats.clean(info.method, 40)),
         steps,
+        *([f"newest step {formats.ago(newest.committed)}"] if newest else []),
+        _life(info),
         f"revision {formats.count(source.revision)}",
-        f"heartbeat {formats.ago(info.heartbeat)}"
-        if info.status == "running"
-        else f"ended {formats.ago(info.heartbeat)}",
         f"read at {time.strftime('%H:%M:%S')}",
     ]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(" · ".join(parts), width="content")
         st.markdown(status_badge(info), width="content")
     _notice(info)
+
+
+def _life(info: RunInfo) -> str:
+    """When the run was last heard of."""
+    word = status(info)
+    if word == "silent":
+        return f"writer silent since {formats.moment(info.heartbeat)}"
+    return f"{'heartbeat' if word == 'running' else 'ended'} {formats.ago(info.heartbeat)}"
 
 
 def _notice(info: RunInfo) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
 import streamlit as st
 
 from dashboard.launch import STORE_VARIABLE
-from server.store.reader import EventInfo, Reader, RunInfo, StoreError, open_reader
+from server.store.reader import EventInfo, Reader, RunInfo, StepMark, StoreError, open_reader
 
 LATEST = "latest"
 
@@ -44,8 +44,20 @@ def reader(url: str, file: str) -> Reader:
     return open_reader(url)
 
 
+# Questions that depend on nothing after their last argument, a step or ascending steps: while the run goes on, their
+# answers about earlier steps stay.
+UP_TO_LAST_STEP = frozenset(
+    {
+        "complementarity", "member_counts", "member_history", "pair_counts", "pair_history", "metric", "metric_history",
+        "metric_recorded", "metric_series", "run_metric", "run_metric_history", "patterns", "prompts_for", "transfers",
+    }
+)  # fmt: skip
+
+
 @st.cache_data(show_spinner=False, max_entries=256)
-def _answer(url: str, file: str, run: str, revision: int, question: str, arguments: tuple, options: tuple) -> Any:
+def _answer(
+    url: str, file: str, run: str, revision: int | StepMark | None, question: str, arguments: tuple, options: tuple
+) -> Any:
     return getattr(reader(url, file), question)(run, *arguments, **dict(options))
 
 
@@ -57,6 +69,7 @@ class Source:
     file: str
     info: RunInfo
     revision: int
+    _marks: dict[int, StepMark | None] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def open(cls, run: str) -> Source:
@@ -68,9 +81,20 @@ class Source:
         return cls(url, file, info, store.revision(info.uid))
 
     def ask(self, question: str, *arguments: Any, **options: Any) -> Any:
-        """`Reader.question(run, *arguments, **options)`."""
+        """`Reader.question(run, *arguments, **options)`, from the cache until the steps it is about change."""
         named = tuple(sorted(options.items()))
-        return _answer(self.url, self.file, self.info.uid, self.revision, question, arguments, named)
+        revision: int | StepMark | None = self.revision
+        if question in UP_TO_LAST_STEP:
+            last = arguments[-1]
+            revision = self.newest_step(last[-1] if isinstance(last, tuple) else last)
+        return _answer(self.url, self.file, self.info.uid, revision, question, arguments, named)
+
+    def newest_step(self, last_step: int | None = None) -> StepMark | None:
+        """The newest committed step, or that up to `last_step`."""
+        last = min(last_step, self.info.last_step or 0) if last_step is not None else self.info.last_step or 0
+        if last not in self._marks:
+            self._marks[last] = reader(self.url, self.file).newest_step(self.info.uid, last)
+        return self._marks[last]
 
     def events(self, limit: int) -> list[EventInfo]:
         """The newest events, newest first."""

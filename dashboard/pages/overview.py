@@ -33,16 +33,17 @@ def draw(source: Source, choice: Choice) -> None:
         _cards(source, window)
     edges = frames.bucket_edges(window.first, window.last)
     history = source.ask("member_history", tuple(edges))
+    slots = choice.slots(source.info)
     beside = parts.side_by_side()
     with beside, parts.card():
         parts.title("Rollout accuracy", "share of sampled responses that are right")
-        _curves(source, edges, history["successes"], history["rollouts"], "accuracy")
+        _curves(source, slots, edges, history["successes"], history["rollouts"], "accuracy")
     with beside, parts.card():
         parts.title("All-fail rate", "groups without one right response")
-        _curves(source, edges, history["all_fail"], history["groups"], "all_fail")
+        _curves(source, slots, edges, history["all_fail"], history["groups"], "all_fail")
     with parts.guarded():
         _not_finite(source, window)
-        _members(source, window, history)
+        _members(source, slots, window, history)
     if parts.exchanges(source.info):
         with parts.card(stretch=False):
             health.uptake(source, window)
@@ -122,21 +123,33 @@ def _eta_s(source: Source) -> float | None:
     return float(np.median(known)) * max(0, info.total_steps - info.last_step) if len(known) else None
 
 
-def _curves(source: Source, edges: list[int], k: np.ndarray, n: np.ndarray, key: str) -> None:
-    names = parts.labels(source.info)
-    curves, hover = frames.rate_curves(names, edges, k, n)
-    spec = charts.curves(names, parts.colours(), quantity=key.replace("_", "-"), height=parts.curve_height(len(names)))
+def _curves(source: Source, slots: list[int], edges: list[int], k: np.ndarray, n: np.ndarray, key: str) -> None:
+    labels = parts.labels(source.info)
+    names = [labels[slot] for slot in slots]
+    curves, hover = frames.rate_curves(names, edges, k[:, slots], n[:, slots])
+    spec = charts.curves(
+        names,
+        parts.colours(),
+        quantity=key.replace("_", "-"),
+        height=parts.curve_height(len(names)),
+        slots=slots,
+    )
     parts.chart(spec, key=f"overview_{key}", curves=curves, hover=hover)
 
 
-def _members(source: Source, window: Window, history: dict[str, np.ndarray]) -> None:
-    names = parts.labels(source.info, 28)
+def _members(source: Source, slots: list[int], window: Window, history: dict[str, np.ndarray]) -> None:
+    labels = parts.labels(source.info, 28)
     counts = source.ask("member_counts", window.first, window.last)
     metrics = {name: source.ask("metric", name, window.first, window.last) for name in TABLE_METRICS}
     share, _, _ = frames.wilson(history["successes"], history["rollouts"])
-    table = frames.member_table(names, counts, share.T.tolist(), metrics)
+    table = frames.member_table(
+        [labels[slot] for slot in slots],
+        {name: part[slots] for name, part in counts.items()},
+        share.T[slots].tolist(),
+        {name: (k[slots], n[slots]) for name, (k, n) in metrics.items()},
+    )
     colours = parts.colours()
-    dots = [f"color: {member_colour(colours, slot)}" for slot in range(len(names))]
+    dots = [f"color: {member_colour(colours, slot)}" for slot in slots]
     st.dataframe(
         table.style.apply(lambda _: dots, subset=["Colour"]),
         hide_index=True,

@@ -25,7 +25,7 @@ HOSTILE_NAMES = ("a" * 120, "a" * 119 + "b", "<img src=x onerror=alert(1)> ![p](
 def page_script(path: str) -> None:
     """What one page is without Streamlit's navigation, which AppTest cannot follow to a function."""
     from dashboard import app
-    from dashboard.controls import sidebar
+    from dashboard.sidebar import sidebar
     from dashboard.source import all_runs
 
     choice = sidebar(all_runs())

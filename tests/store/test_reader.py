@@ -371,3 +371,29 @@ def test_an_absent_store_is_named(tmp_path: Path) -> None:
         with pytest.raises(StoreError) as caught:
             open_reader(url)
         assert "secret" not in str(caught.value)
+
+
+def test_the_mark_of_a_step_stays_until_the_run_goes_on_from_before_it(url: str) -> None:
+    scenario = Scenario(steps=8, prompts=4, n=2)
+    with open_writer(url) as writer:
+        writer.start_run(scenario.run())
+        for step in range(1, 6):
+            writer.commit(scenario.step(step))
+    with open_reader(url) as store:
+        assert store.newest_step("latest", 0) is None
+        third = store.newest_step("latest", 3)
+        assert third is not None
+        assert third.step == 3
+        assert store.newest_step("latest", 99) == store.newest_step("latest", 5)
+        with open_writer(url) as writer:
+            writer.resume_run("synthetic", 3)
+            writer.commit(scenario.step(4))
+            assert store.newest_step("latest", 3) == third
+            fourth = store.newest_step("latest", 4)
+        with open_writer(url) as writer:
+            writer.resume_run("synthetic", 2)
+            assert store.newest_step("latest", 4) == store.newest_step("latest", 2)
+            for step in (3, 4):
+                writer.commit(scenario.step(step))
+            assert store.newest_step("latest", 3) != third
+            assert store.newest_step("latest", 4) != fourth
