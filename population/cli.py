@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from population.config import RunConfig, load
 from population.errors import ConfigError
@@ -75,69 +74,30 @@ def train(
 
 
 @app.command()
-def plan(config: ConfigPath, set_: Overrides = None, overlay: Overlays = None) -> None:
-    """Print every derived number of a configuration before any work."""
+def plan(
+    config: ConfigPath,
+    set_: Overrides = None,
+    overlay: Overlays = None,
+    gpu_memory: Annotated[
+        float | None, typer.Option("--gpu-memory", help="GiB of one GPU; default: this machine's, if it has one")
+    ] = None,
+) -> None:
+    """Print every derived number of a configuration before any work; exit code 1 when it cannot fit into a GPU."""
     with user_errors():
         settings = load(config, set_ or (), overlay or ())
         from population.grading import reward_service
-        from population.plan import GIB, plan_dtype
+        from population.machine import gpu_memory_of
+        from population.memory import GIB
+        from population.plan_report import print_memory, print_plan
         from population.run import forecast
 
         with reward_service(settings.rewards) as rewards:
             derived = forecast(settings, rewards, local_folders(settings))
-        dynamic = settings.rollouts.dynamic_sampling
-        console, n = Console(), settings.rollouts.rollouts_per_prompt
-        table = Table(show_header=False, title=f"{settings.name}: {derived.method}, {len(derived.members)} members")
-        rows = [
-            ("problems", f"{derived.problems:,}"),
-            (
-                "samples per member and step",
-                f"{derived.prompts_per_step} x {n} = {derived.samples_per_member:,}",
-            ),
-            ("samples per step, all members", f"{derived.samples:,}"),
-            (
-                "updates per member and step",
-                f"{derived.prompts_per_step} / {settings.update.prompts_per_minibatch} = {derived.updates_per_member}",
-            ),
-            ("steps", f"{derived.steps:,} ({derived.steps_per_epoch:,} an epoch, {derived.epochs:.2f} epochs)"),
-            ("rollouts in all", f"{derived.rollouts_total:,}" + ", and what dynamic sampling adds" * dynamic),
-            ("response tokens per step, at most", f"{derived.response_tokens_at_most:,}"),
-            ("evaluations", f"{derived.evaluations:,} of {derived.evaluation_samples:,} samples"),
-        ]
-        if derived.repeats:
-            rows.append(("of the best checkpoints", f"{derived.repeats:,} of {derived.repeat_samples:,} samples"))
-        if derived.exchanges:
-            floor = "no floor" if derived.floor is None else f"floor {derived.floor:g} on s ({derived.normaliser})"
-            rows.append(
-                (
-                    "exchange",
-                    f"balance {derived.balance}, {floor}, {derived.holdout:.0%} held out",
-                )
-            )
-        if derived.published:
-            rows.append(("counts as published, files not here yet", ", ".join(derived.published)))
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-        on_gpu = " (as on a GPU)" if settings.update.dtype == settings.update.device == "auto" else ""
-        memory = Table(
-            "member",
-            "model",
-            "parameters",
-            "memory estimate",
-            title=f"memory on one device, {plan_dtype(settings)}{on_gpu}",
-        )
-        for member in derived.members:
-            parts = member.memory or {}
-            detail = (
-                f"{sum(parts.values()) / GIB:.3g} GiB: " + ", ".join(f"{k} {v / GIB:.2g}" for k, v in parts.items())
-                if parts
-                else "none: recorded, no model is loaded"
-                if member.recorded
-                else "not known before the model is here"
-            )
-            memory.add_row(member.name, member.model, f"{member.parameters:,}" if member.parameters else "–", detail)
-        console.print(memory)
+        console = Console()
+        print_plan(console, settings, derived)
+        memory = gpu_memory_of() if gpu_memory is None else round(gpu_memory * GIB)
+        if not print_memory(console, settings, derived, memory):
+            raise typer.Exit(1)
 
 
 @app.command()

@@ -147,6 +147,20 @@ def available_memory() -> int | None:
     return available
 
 
+def gpu_memory_of(machine: Machine | None = None) -> int | None:
+    """Bytes of this machine's smallest GPU by nvidia-smi; None where there is none, or no answer."""
+    program = (machine or Machine()).which("nvidia-smi")
+    if program is None:
+        return None
+    question = [program, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(question, capture_output=True, text=True, timeout=STORE_DEADLINE_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    sizes = [int(line) * 2**20 for line in done.stdout.split("\n") if line.strip().isdigit()]
+    return min(sizes, default=None) if done.returncode == 0 else None
+
+
 def read_number(path: Path) -> int | None:
     try:
         return int(path.read_text())

@@ -1,4 +1,4 @@
-"""Every derived number of a run, before any work: samples, updates, steps, and a memory estimate per member.
+"""Every derived number of a run, before any work: samples, updates, steps, and the sizes of its members.
 
 Needs neither torch nor a model library: parameter counts come from safetensors headers, or from the model's
 config.json.
@@ -17,20 +17,19 @@ from graft.admission import everything, one_success
 from graft.methods import METHODS
 from population.config import MemberConfig, RunConfig
 from population.errors import MemberError
-
-GIB = 2**30
+from population.memory import Decoder, decoder, dimension
 
 
 @dataclass(frozen=True)
 class MemberPlan:
-    """One member's size. ``memory`` is bytes by part; both are None when the model is not on this machine yet.
+    """One member's size; None where the model is not on this machine yet, or its config.json names no sizes.
     ``recorded``: it gives from a record and has no model.
     """
 
     name: str
     model: str
     parameters: int | None
-    memory: dict[str, int] | None
+    decoder: Decoder | None
     recorded: bool = False
 
 
@@ -90,7 +89,7 @@ def make_plan(
         1 + steps // config.evaluation.every_steps + (steps % config.evaluation.every_steps > 0) if benchmarks else 0
     )
     return Plan(
-        members=tuple(member_plan(config, member, folders.get(member.name)) for member in config.members),
+        members=tuple(member_plan(member, folders.get(member.name)) for member in config.members),
         method=config.method,
         problems=problems,
         prompts_per_step=per_step,
@@ -121,10 +120,8 @@ def evaluation_samples(config: RunConfig, benchmark_problems: Mapping[str, int],
     return sum(benchmark_problems[b.name] * b.responses_per_prompt for b in benchmarks) * len(config.trained)
 
 
-def member_plan(config: RunConfig, member: MemberConfig, folder: Path | None) -> MemberPlan:
-    """Parameters and memory of one member: trainer, optimiser, engine copy, KV cache and the largest pack's
-    activations.
-    """
+def member_plan(member: MemberConfig, folder: Path | None) -> MemberPlan:
+    """The sizes of one member by its model folder."""
     if member.source is not None:
         return MemberPlan(member.name, f"{member.source.member} of run {member.source.run}", None, None, recorded=True)
     if folder is None or not (folder / "config.json").is_file():
@@ -132,7 +129,7 @@ def member_plan(config: RunConfig, member: MemberConfig, folder: Path | None) ->
     whole = model_config(folder)
     model = whole.get("text_config", whole)
     parameters = stored_parameters(folder) or estimated_parameters(model)
-    return MemberPlan(member.name, member.model, parameters, memory_parts(config, member, model, parameters))
+    return MemberPlan(member.name, member.model, parameters, decoder(model, parameters))
 
 
 def model_config(folder: Path) -> dict[str, Any]:
@@ -146,45 +143,6 @@ def model_config(folder: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise MemberError(f"{place}: holds no object; give a folder written by save_pretrained")
     return found
-
-
-def memory_parts(
-    config: RunConfig, member: MemberConfig, model: Mapping[str, Any], parameters: int | None
-) -> dict[str, int] | None:
-    """Bytes by part for one member on one device (ZeRO over several ranks divides the optimiser part).
-
-    None where the model's config.json does not name its sizes as decoders commonly do.
-    """
-    hidden, layers = _dimension(model, "hidden_size", "n_embd"), _dimension(model, "num_hidden_layers", "n_layer")
-    heads = _dimension(model, "num_attention_heads", "n_head")
-    if parameters is None or hidden is None or layers is None or heads is None:
-        return None
-    half = plan_dtype(config) == "bfloat16"
-    width = 2 if half else 4
-    kv_heads = int(model.get("num_key_value_heads") or heads)
-    head = int(model.get("head_dim") or hidden // heads)
-    pack = member.max_tokens_per_pack or config.update.max_tokens_per_pack
-    rows = min(config.rollouts.max_batch_rows, config.data.prompts_per_step * config.rollouts.rollouts_per_prompt)
-    length = config.rollouts.max_prompt_tokens + config.rollouts.max_response_tokens
-    # Activations kept for the backward pass, in values per token, layer and hidden unit.
-    kept = 1 if config.update.gradient_checkpointing else 17
-    reference = {"KL reference": parameters * width} if config.update.kl_coefficient else {}
-    return {
-        "trainer weights": parameters * width,
-        "gradients": parameters * 4,  # accumulated in float32
-        "optimiser": parameters * (12 if half else 8),  # two moments, and a float32 copy of half-precision weights
-        "activations": pack * hidden * layers * kept * width,
-        **reference,
-        "engine weights": parameters * width,
-        "KV cache": 2 * rows * length * layers * kv_heads * head * width,
-    }
-
-
-def plan_dtype(config: RunConfig) -> str:
-    """update.dtype, with `auto` taken as the run would resolve it on the configured device (auto: a GPU)."""
-    if config.update.dtype != "auto":
-        return config.update.dtype
-    return "float32" if config.update.device == "cpu" else "bfloat16"
 
 
 def stored_parameters(folder: Path) -> int | None:
@@ -211,8 +169,8 @@ def estimated_parameters(model: Mapping[str, Any]) -> int | None:
     """Parameters of a decoder from its config.json: embeddings, attention and feed-forward blocks; None when
     unnamed.
     """
-    hidden, layers = _dimension(model, "hidden_size", "n_embd"), _dimension(model, "num_hidden_layers", "n_layer")
-    heads = _dimension(model, "num_attention_heads", "n_head")
+    hidden, layers = dimension(model, "hidden_size", "n_embd"), dimension(model, "num_hidden_layers", "n_layer")
+    heads = dimension(model, "num_attention_heads", "n_head")
     if hidden is None or layers is None or heads is None or not model.get("vocab_size"):
         return None
     head = int(model.get("head_dim") or hidden // heads)
@@ -222,7 +180,3 @@ def estimated_parameters(model: Mapping[str, Any]) -> int | None:
     attention = 2 * hidden * heads * head + 2 * hidden * kv
     embeddings = int(model["vocab_size"]) * hidden * (1 if model.get("tie_word_embeddings", True) else 2)
     return embeddings + layers * (attention + feed_forward + 2 * hidden) + hidden
-
-
-def _dimension(model: Mapping[str, Any], *names: str) -> int | None:
-    return next((int(model[name]) for name in names if model.get(name)), None)

@@ -105,33 +105,19 @@ def test_parameters_are_read_from_the_weights_and_estimated_close_without_them(f
     assert estimated_parameters(json.loads((tmp_path / "config.json").read_text())) == pytest.approx(count, rel=0.06)
 
 
-def test_memory_names_its_parts_and_grows_with_what_makes_it_grow(tmp_path: Path) -> None:
-    AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **MODELS["llama"])).save_pretrained(tmp_path)
-    config = paper()
-    member = config.members[0]
-    base = member_plan(config, member, tmp_path).memory or {}
-    parameters = stored_parameters(tmp_path) or 0
-    assert base["trainer weights"] == base["engine weights"] == 2 * parameters  # bfloat16
-    assert base["gradients"] == 4 * parameters  # accumulated in float32
-    assert base["optimiser"] == 12 * parameters  # two float32 moments and a float32 copy of the weights
-    assert base["KV cache"] == 2 * 256 * (2048 + 4096) * 2 * 32 * 2
-    checkpointed = member_plan(paper(update={"gradient_checkpointing": True}), member, tmp_path).memory or {}
-    assert checkpointed["activations"] < base["activations"]
-
-
 def test_a_nested_configuration_is_read_and_an_unknown_one_has_no_made_up_memory(tmp_path: Path) -> None:
     config = paper()
     (tmp_path / "config.json").write_text(json.dumps({"text_config": MODELS["llama"]}))
-    nested = member_plan(config, config.members[0], tmp_path)
+    nested = member_plan(config.members[0], tmp_path)
     assert nested.parameters == estimated_parameters(MODELS["llama"])
     (tmp_path / "config.json").write_text(json.dumps({"width": 3}))
-    unknown = member_plan(config, config.members[0], tmp_path)
-    assert (unknown.parameters, unknown.memory) == (None, None)
+    unknown = member_plan(config.members[0], tmp_path)
+    assert (unknown.parameters, unknown.decoder) == (None, None)
 
 
 def test_a_model_that_is_not_here_yet_has_no_made_up_size() -> None:
     config = paper()
-    assert member_plan(config, config.members[0], None).parameters is None
+    assert member_plan(config.members[0], None).parameters is None
 
 
 def test_a_recorded_member_needs_no_memory_and_samples_nothing() -> None:
