@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from population.calls import ask
-from population.errors import SyncError
+from population.errors import PlacementError, SyncError
 from population.group_sync import sync_by_group
 from population.member import Member
+from server.rollouts.engine import EngineError
 
 
 def sync_member(member: Member, step: int, deadline_s: float) -> None:
     """The engine takes over the trainer's weights as version `step`, by group where the member has that and it goes,
     and both sides' weights are compared.
 
-    Raises SyncError when they differ, PlacementError when a part is lost or refuses. In any such case the member has
-    no weight version, so that nothing is sampled before another sync.
+    Raises SyncError when they differ or the engine refuses them, PlacementError when a part is lost. In any such case
+    the member has no weight version, so that nothing is sampled before another sync.
     """
     phase = "sync"
     if member.group_bytes and sync_by_group(member, step, deadline_s):
@@ -22,7 +23,12 @@ def sync_member(member: Member, step: int, deadline_s: float) -> None:
     # An engine that gets weights otherwise leaves its weight group.
     member.met = None
     weights = ask(member, "trainer", "weights", deadline_s=deadline_s, phase=phase, step=step)
-    held = ask(member, "engine", "load_weights", step, weights, deadline_s=deadline_s, phase=phase, step=step)
+    try:
+        held = ask(member, "engine", "load_weights", step, weights, deadline_s=deadline_s, phase=phase, step=step)
+    except PlacementError as error:
+        if isinstance(error.__cause__, EngineError):
+            raise SyncError(str(error)) from error
+        raise
     sent = ask(member, "trainer", "checksum", deadline_s=deadline_s, phase=phase, step=step)
     if held != sent:
         raise SyncError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from population.demo.models import build_tokenizer
 from server.rollouts import sglang_weights
 from server.rollouts.engine import EngineError, SamplingParams, TokenPrompt, WeightsLost, weights_checksum
+from server.rollouts.sglang_client import Vocabulary
 from server.rollouts.sglang_control import Bucket
 from server.rollouts.sglang_engine import SglangEngine, SglangSettings
 from server.rollouts.sglang_http import AttachedServer
@@ -28,6 +30,11 @@ BY_DISK = ["/pause_generation", "/update_weights_from_disk", "/weights_checker",
 EMBEDDING, NORM = "model.embed_tokens.weight", "model.norm.weight"
 BUCKETS = [Bucket((EMBEDDING,), ("float32",), ((40, 8),)), Bucket((NORM,), ("float32",), ((8,),))]
 GROUP = ("weights-1", "127.0.0.1", 31999, "gloo")
+
+
+@cache
+def tokenizer() -> MemberTokenizer:
+    return MemberTokenizer(build_tokenizer("qwen3"))
 
 
 def weights(seed: int) -> dict[str, torch.Tensor]:
@@ -60,7 +67,7 @@ class Setting:
 
         self.engine = SglangEngine(
             self.servers,
-            MemberTokenizer(build_tokenizer("qwen3")),
+            tokenizer(),
             self.model,
             self.place,
             SglangSettings(**settings),
@@ -538,15 +545,12 @@ def test_what_a_user_should_know_of_the_servers_is_said(tmp_path: Path) -> None:
 
 
 def test_a_model_folder_that_does_not_go_with_the_tokenizer_is_refused(tmp_path: Path) -> None:
-    from server.rollouts.sglang_client import Vocabulary
-
-    tokenizer = MemberTokenizer(build_tokenizer("qwen3"))
     with pytest.raises(EngineError, match=r"config.json cannot be read"):
-        Vocabulary.of(tmp_path, tokenizer)
+        Vocabulary.of(tmp_path, tokenizer())
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(EngineError, match=r"config.json names no vocab_size"):
-        Vocabulary.of(tmp_path, tokenizer)
+        Vocabulary.of(tmp_path, tokenizer())
     (tmp_path / "config.json").write_text(json.dumps({"text_config": {"vocab_size": 44}}))
-    found = Vocabulary.of(tmp_path, tokenizer)
+    found = Vocabulary.of(tmp_path, tokenizer())
     assert found.bias == {str(token): -1e30 for token in range(40, 44)}
     assert (found.ends, found.positions) == (frozenset([2]), None)
