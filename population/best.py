@@ -11,20 +11,20 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from population.calls import Ask, all_of, ask, begin
 from population.checkpoints import Checkpoints
 from population.config import EvaluationConfig, RunConfig
 from population.errors import CheckpointError, PlacementError, SyncError
-from population.evaluation import MANIFEST, Benchmark, evaluate
-from population.grading import Rewards
+from population.evaluation import MANIFEST
 from population.member import Member, resolved_dtype
-from population.placement import gather
 from population.weights import load_causal_lm
 from server.folders import whole_folder
 from server.rollouts.engine import trainable_tensors
@@ -58,7 +58,9 @@ class BestCheckpoints:
         """The folder of a member's kept weights after a step."""
         return self.folder / "kept" / member / f"step_{step:08d}"
 
-    def consider(self, step: int, records: Iterable[EvaluationRecord], members: Mapping[str, Member]) -> None:
+    def consider(
+        self, step: int, records: Iterable[EvaluationRecord], members: Mapping[str, Member], call: Ask = ask
+    ) -> None:
         """Take the evaluation after ``step`` into account and keep the present weights of members they are best of.
 
         Raises CheckpointError when they cannot be written.
@@ -68,7 +70,7 @@ class BestCheckpoints:
             self._learn(record.member, record.step, record.benchmark, mean)
         names = [name for name in members if self.step(name) == step]
         if names:
-            self._keep(step, {name: members[name] for name in names})
+            self._keep(step, {name: members[name] for name in names}, call)
         for name in names:
             self._link(name)
         self.prune(members)
@@ -115,17 +117,20 @@ class BestCheckpoints:
         if benchmark in self.benchmarks:
             self._scores.setdefault(member, {}).setdefault(step, {})[benchmark] = mean
 
-    def _keep(self, step: int, members: Mapping[str, Member]) -> None:
+    def _keep(self, step: int, members: Mapping[str, Member], call: Ask) -> None:
         try:
             with ExitStack() as stack:
                 places = {name: stack.enter_context(whole_folder(self.place(name, step))) for name in members}
 
-                def on_all(method: str, *of: Mapping[str, Path]) -> dict[str, Any]:
-                    calls = {n: m.trainer.call(method, *(part[n] for part in of)) for n, m in members.items()}
-                    return gather(calls, self._deadline_s, phase="keep the best", step=step)
+                def exported(name: str) -> str:
+                    asked = partial(
+                        call, members[name], "trainer",
+                        deadline_s=self._deadline_s, phase="keep the best", step=step,
+                    )  # fmt: skip
+                    asked("export", places[name])
+                    return str(asked("checksum"))
 
-                on_all("export", places)
-                checksums = on_all("checksum")
+                checksums = all_of({name: begin(partial(exported, name)) for name in members})
                 for name, member in members.items():
                     member.tokenizer.hf.save_pretrained(places[name])
                     facts = self.manifest(name, step) | {"checksum": checksums[name]}
@@ -148,49 +153,22 @@ class BestCheckpoints:
         fresh.replace(link)
 
 
-def load_best(
-    best: BestCheckpoints, members: Mapping[str, Member], config: RunConfig, *, last_step: int
-) -> dict[str, int]:
-    """Put every member's best weights into its engine; returns {member: their step}.
+def load_best(best: BestCheckpoints, member: Member, step: int, config: RunConfig, *, last_step: int) -> None:
+    """Put a member's best weights, those after ``step``, into its engine, which does not hold the trainer's then.
 
-    Raises SyncError when an engine does not hold what was kept. The engines no longer hold the trainers' weights then.
+    Raises SyncError when the engine does not hold what was kept.
     """
-    steps = {name: step for name in members if (step := best.step(name)) is not None}
-    for name, step in steps.items():
-        folder = best.place(name, step)
-        model = load_causal_lm(folder, getattr(torch, resolved_dtype(config)))
-        call = members[name].engine.call("load_weights", step, trainable_tensors(model))
-        held = gather({name: call}, config.deadlines.sync_s, phase="load the best", step=last_step)[name]
-        kept = json.loads((folder / MANIFEST).read_text())["checksum"]
-        if held != kept:
-            raise SyncError(
-                f"member {name!r}, phase load the best, step {step}: the engine holds {held[:12]}, {folder} was kept "
-                f"as {kept[:12]}; the folder is damaged"
-            )
-        members[name].weight_version = step
-    return steps
-
-
-def evaluate_best(
-    best: BestCheckpoints,
-    members: Mapping[str, Member],
-    prompt_ids: Mapping[str, Mapping[int, tuple[int, ...]]],
-    benchmarks: Sequence[Benchmark],
-    rewards: Rewards,
-    config: RunConfig,
-    *,
-    record: Callable[[EvaluationRecord], None],
-    last_step: int,
-) -> dict[str, int]:
-    """Measure every member's best checkpoint ``evaluation.repeats`` times on the test benchmarks and record it.
-
-    Returns {member: step}; empty, and nothing is done, without repeats or test benchmarks.
-    """
-    tests = [benchmark for benchmark in benchmarks if benchmark.settings.role == "test"]
-    if not tests or not config.evaluation.repeats:
-        return {}
-    steps = load_best(best, members, config, last_step=last_step)
-    for repeat in range(1, config.evaluation.repeats + 1):
-        for one in evaluate(steps, members, prompt_ids, tests, rewards, config, repeat=repeat):
-            record(one)
-    return steps
+    folder = best.place(member.name, step)
+    model = load_causal_lm(folder, getattr(torch, resolved_dtype(config)))
+    member.weight_version = None
+    held = ask(
+        member, "engine", "load_weights", step, trainable_tensors(model),
+        deadline_s=config.deadlines.sync_s, phase="load the best", step=last_step,
+    )  # fmt: skip
+    kept = json.loads((folder / MANIFEST).read_text())["checksum"]
+    if held != kept:
+        raise SyncError(
+            f"member {member.name!r}, phase load the best, step {step}: the engine holds {held[:12]}, {folder} was "
+            f"kept as {kept[:12]}; the folder is damaged"
+        )
+    member.weight_version = step

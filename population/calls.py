@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_for
 from typing import Any, Literal, Protocol, TypeVar
 
-from population.errors import MemberLost, PartLost
+from population.errors import MemberDropped, MemberLost, PartLost
 from population.placement import Placement, wait
 
 Part = Literal["trainer", "engine"]
@@ -26,6 +26,14 @@ class Placed(Protocol):
     engine: Placement
 
 
+class Ask(Protocol):
+    """As :func:`ask`, which may have a policy for what is lost."""
+
+    def __call__(
+        self, member: Any, part: Part, method: str, *arguments: Any, deadline_s: float, phase: str, step: int | None
+    ) -> Any: ...
+
+
 def ask(
     member: Placed, part: Part, method: str, *arguments: Any, deadline_s: float, phase: str, step: int | None
 ) -> Any:
@@ -38,6 +46,15 @@ def ask(
         return wait(placement.call(method, *arguments), deadline_s, member=member.name, phase=phase, step=step)
     except MemberLost as lost:
         raise PartLost(member.name, part, placement, phase, step, lost.reason) from lost
+
+
+def ready(member: Placed, part: Part, deadline_s: float, step: int | None) -> None:
+    """Until a part that was started again is built. Raises as :func:`ask` does."""
+    placement = getattr(member, part)
+    try:
+        wait(placement.ready, deadline_s, member=member.name, phase="restart", step=step)
+    except MemberLost as lost:
+        raise PartLost(member.name, part, placement, "restart", step, lost.reason) from lost
 
 
 def begin(job: Callable[[], T], name: str = "job") -> Future[T]:
@@ -64,6 +81,18 @@ def as_finished(jobs: Mapping[str, Future[T]]) -> Iterator[tuple[str, Future[T]]
 
 
 def all_of(jobs: Mapping[str, Future[T]]) -> dict[str, T]:
-    """The results of all jobs, in the order given; the first error of one is raised without waiting for the others."""
-    found = {name: future.result() for name, future in as_finished(jobs)}
+    """The results of all jobs, in the order given.
+
+    The first error is raised without waiting for the other jobs, but for MemberDropped: the run goes on after it, and
+    must find nobody at work.
+    """
+    dropped: list[MemberDropped] = []
+    found = {}
+    for name, future in as_finished(jobs):
+        try:
+            found[name] = future.result()
+        except MemberDropped as error:
+            dropped.append(error)
+    if dropped:
+        raise dropped[0]
     return {name: found[name] for name in jobs}

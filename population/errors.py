@@ -66,3 +66,11 @@ class PartLost(MemberLost):
     def __init__(self, member: str, part: str, placement: object, phase: str, step: int | None, reason: str) -> None:
         super().__init__((member,), phase, step, reason)
         self.part, self.placement = part, placement
+
+
+class MemberDropped(RunError):
+    """A member's part was lost and its policy is to go on without the member; `step`: the one that it was lost in."""
+
+    def __init__(self, member: str, step: int | None, reason: str) -> None:
+        super().__init__(f"member {member} was dropped: {reason}")
+        self.member, self.step, self.reason = member, step, reason

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from population.calls import all_of, begin
 from population.config import BenchmarkConfig, RunConfig
 from population.encoding import PromptIds, encode_for_all
 from population.errors import DataError, MemberError
@@ -18,20 +21,12 @@ from population.placement import Local, Placement, wait
 from population.prompts import Problem, load_problems
 from server.rewards.rules import decide
 from server.rewards.verdicts import Verdict
-from server.rollouts.engine import SamplingParams, TokenPrompt
+from server.rollouts.engine import Sample, SamplingParams, TokenPrompt
 from server.rollouts.tokenizer import MemberTokenizer
 from server.store.records import EvaluationRecord
 
-
-class Measured(Protocol):
-    """What evaluation needs of a member."""
-
-    @property
-    def tokenizer(self) -> MemberTokenizer: ...
-
-    @property
-    def engine(self) -> Placement: ...
-
+Draw = Callable[[str, int, Sequence[TokenPrompt], SamplingParams], Sequence[Sequence[Sample]]]
+"""(member, step of its weights, prompts, how) -> samples [prompts][n]; it waits for them, under a deadline."""
 
 MANIFEST = "checkpoint.json"
 
@@ -139,7 +134,7 @@ def _refuse_shared(benchmarks: Sequence[Benchmark]) -> None:
 
 def evaluate(
     steps: Mapping[str, int],
-    members: Mapping[str, Measured],
+    draw: Draw,
     prompt_ids: Mapping[str, Mapping[int, tuple[int, ...]]],
     benchmarks: Sequence[Benchmark],
     rewards: Rewards,
@@ -153,34 +148,34 @@ def evaluate(
     that two steps, and two runs of one seed, are compared on common random numbers. Repeat 0 is the evaluation in the
     course of training; no other repeat shares its samples.
     """
+
+    def sampled(benchmark: Benchmark, name: str, step: int) -> Future[list[Verdict]]:
+        prompts = [TokenPrompt(p.key, prompt_ids[name][p.key]) for p in benchmark.problems]
+        found = draw(name, step, prompts, _params(config, benchmark.settings, name, repeat))
+        rows = zip(benchmark.problems, found, strict=True)
+        return rewards.submit([to_grade(p, s.text) for p, row in rows for s in row])
+
     records = []
     for benchmark in benchmarks:
-        settings = benchmark.settings
-        sampling = {
-            name: members[name].engine.call(
-                "sample",
-                [TokenPrompt(p.key, prompt_ids[name][p.key]) for p in benchmark.problems],
-                SamplingParams(
-                    n=settings.responses_per_prompt,
-                    max_new_tokens=config.rollouts.max_response_tokens,
-                    temperature=settings.temperature,
-                    top_p=settings.top_p,
-                    seed=config.seed,
-                    step=repeat,
-                    member=name,
-                    purpose=f"evaluate {settings.name}",
-                ),
-            )
-            for name in steps
-        }
-        for name, future in sampling.items():
-            step = steps[name]
-            rows = wait(future, config.deadlines.evaluate_s, member=name, phase="evaluate", step=step)
-            items = [to_grade(p, s.text) for p, row in zip(benchmark.problems, rows, strict=True) for s in row]
-            grading = rewards.submit(items)
-            verdicts = wait(grading, config.deadlines.grade_s, member=name, phase="grade the evaluation", step=step)
+        grading = all_of({name: begin(partial(sampled, benchmark, name, step)) for name, step in steps.items()})
+        for name, step in steps.items():
+            limit = config.deadlines.grade_s
+            verdicts = wait(grading[name], limit, member=name, phase="grade the evaluation", step=step)
             records.append(evaluation_record(benchmark, name, step, verdicts, config.seed, repeat))
     return records
+
+
+def _params(config: RunConfig, benchmark: BenchmarkConfig, member: str, repeat: int) -> SamplingParams:
+    return SamplingParams(
+        n=benchmark.responses_per_prompt,
+        max_new_tokens=config.rollouts.max_response_tokens,
+        temperature=benchmark.temperature,
+        top_p=benchmark.top_p,
+        seed=config.seed,
+        step=repeat,
+        member=member,
+        purpose=f"evaluate {benchmark.name}",
+    )
 
 
 def evaluate_exported(config: RunConfig, folder: Path, repeats: int) -> list[EvaluationRecord]:
@@ -195,11 +190,16 @@ def evaluate_exported(config: RunConfig, folder: Path, repeats: int) -> list[Eva
         members = stack.enter_context(load_exported(config, folder))
         prompt_ids = encode_benchmarks(config, folder, members, benchmarks)
         kept = {name: read_manifest(folder / name) for name in members}
+
+        def draw(name: str, step: int, prompts: Sequence[TokenPrompt], params: SamplingParams) -> list[list[Sample]]:
+            call = members[name].engine.call("sample", prompts, params)
+            return wait(call, config.deadlines.evaluate_s, member=name, phase="evaluate", step=step)
+
         steps = {name: 0 if facts is None else int(facts["step"]) for name, facts in kept.items()}
         return [
             record
             for repeat in range(1, repeats + 1) or [0]
-            for record in evaluate(steps, members, prompt_ids, benchmarks, rewards, config, repeat=repeat)
+            for record in evaluate(steps, draw, prompt_ids, benchmarks, rewards, config, repeat=repeat)
         ]
 
 

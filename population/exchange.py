@@ -4,7 +4,7 @@ advantages (paper eq. 1 and 6-8).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,13 +19,16 @@ from graft.selection import Transfer
 from population.capability import Capability
 from population.config import ExchangeConfig
 from population.member import Member
-from population.placement import wait
+from population.packing import Pair
 from population.router import keyed_seed
 from server.rollouts.tokenizer import MemberTokenizer
 
 Slot = tuple[str, int]
 Place = tuple[str, int, str]
 """(receiver, prompt, source)."""
+
+Scorer = Callable[[int, Mapping[str, Sequence[Pair]]], Mapping[str, Sequence[np.ndarray]]]
+"""(step, {member: pairs of prompt and response ids}) -> {member: log-probs [T_i] under its trainer's weights}."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,8 @@ class Exchange:
         how: How,
         settings: ExchangeConfig,
         *,
+        score: Scorer,
         max_tokens: int,
-        deadline_s: float,
         seed: int,
         recorded: Mapping[str, Fingerprinted] | None = None,
     ) -> None:
@@ -99,15 +102,19 @@ class Exchange:
         self._how = how
         self._settings = settings
         self._max_tokens = max_tokens
-        self._deadline_s = deadline_s
+        self._score = score
         self._seed = seed
         self._capability = Capability(settings.capability_batches) if how.needs_capability else None
         self.bytes_per_token: float | None = None
+        self._observed: tuple[int, Mapping[str, Any]] = (0, {})
 
-    def observe(self, groups: Mapping[str, Mapping[int, Group]]) -> None:
+    def observe(self, step: int, groups: Mapping[str, Mapping[int, Group]]) -> None:
         """Measure what needs a whole step: mean UTF-8 bytes per token over the population's rollouts, on the first
-        batch and then frozen; capability, on every batch.
+        batch and then frozen; capability, on every batch. The same step again replaces what was measured in it.
         """
+        if self._observed[0] == step:
+            self.restore(self._observed[1])
+        self._observed = (step, self.state())
         if self.bytes_per_token is None:
             responses = [response for own in groups.values() for group in own.values() for response in group.responses]
             self.bytes_per_token = mean_bytes_per_token((r.text, len(r.ids)) for r in responses)
@@ -136,11 +143,31 @@ class Exchange:
         its own in one pass.
         """
         source_logprobs = self._source_logprobs(step, transfers, groups, prompt_ids)
-        scored: dict[Place, list[GraftedResponse]] = {}
-        for name in self._members:
-            own = [t for t in transfers if t.receiver == name]
-            scored |= self._read(step, name, own, groups, prompt_ids[name], source_logprobs)
-        return scored
+        crossed = {
+            t: [
+                self._cross(r, self._codec(t.source), self._members[t.receiver].tokenizer)
+                for r in groups[t.source][t.prompt].responses
+            ]
+            for t in transfers
+        }
+        rows: dict[str, list[Pair]] = {name: [] for name in self._members}
+        for t in transfers:
+            prompt = _array(prompt_ids[t.receiver][t.prompt])
+            rows[t.receiver] += [(prompt, c.ids) for c in crossed[t] if not isinstance(c, Refusal)]
+        found = {name: iter(values) for name, values in self._score(step, rows).items()}
+        return {
+            place_of(t): [
+                _refused(c.reason, source)
+                if isinstance(c, Refusal)
+                else self._scored(c.ids, next(found[t.receiver]), source, response.text)
+                for c, source, response in zip(
+                    crossed[t], source_logprobs[(t.source, t.prompt)], groups[t.source][t.prompt].responses, strict=True
+                )
+            ]
+            for name in self._members
+            for t in transfers
+            if t.receiver == name
+        }
 
     def values(
         self, step: int, scored: Mapping[Place, list[GraftedResponse]], groups: Mapping[str, Mapping[int, Group]]
@@ -183,50 +210,21 @@ class Exchange:
         differ.
         """
         needed = list(dict.fromkeys((t.source, t.prompt) for t in transfers))
+        rows: dict[str, list[Pair]] = {name: [] for name in self._members}
         found: dict[Slot, list[np.ndarray]] = {}
-        for name in (*self._members, *self._recorded):
-            slots = [slot for slot in needed if slot[0] == name]
-            mode = self._settings.source_logprobs
-            member = self._members.get(name)
+        for slot in needed:
+            name, prompt = slot
+            mode, member = self._settings.source_logprobs, self._members.get(name)
+            responses = groups[name][prompt].responses
             if member is None or mode == "engine" or (mode == "auto" and member.exact_logprobs):
-                found |= {slot: [r.logprobs for r in groups[name][slot[1]].responses] for slot in slots}
-                continue
-            rows = [
-                (_array(prompt_ids[name][prompt]), r.ids) for _, prompt in slots for r in groups[name][prompt].responses
-            ]
-            scored = iter(self._score(step, name, rows))
-            found |= {slot: [next(scored) for _ in groups[name][slot[1]].responses] for slot in slots}
+                found[slot] = [r.logprobs for r in responses]
+            else:
+                rows[name] += [(_array(prompt_ids[name][prompt]), r.ids) for r in responses]
+        scored = {name: iter(values) for name, values in self._score(step, rows).items()}
+        for slot in needed:
+            if slot not in found:
+                found[slot] = [next(scored[slot[0]]) for _ in groups[slot[0]][slot[1]].responses]
         return found
-
-    def _read(
-        self,
-        step: int,
-        name: str,
-        transfers: Sequence[Transfer],
-        groups: Mapping[str, Mapping[int, Group]],
-        prompt_ids: Mapping[int, Sequence[int]],
-        source_logprobs: Mapping[Slot, list[np.ndarray]],
-    ) -> dict[Place, list[GraftedResponse]]:
-        receiver = self._members[name].tokenizer
-        crossed = {
-            t: [self._cross(r, self._codec(t.source), receiver) for r in groups[t.source][t.prompt].responses]
-            for t in transfers
-        }
-        rows = [
-            (_array(prompt_ids[t.prompt]), c.ids) for t in transfers for c in crossed[t] if not isinstance(c, Refusal)
-        ]
-        scored = iter(self._score(step, name, rows))
-        return {
-            place_of(t): [
-                _refused(c.reason, source)
-                if isinstance(c, Refusal)
-                else self._scored(c.ids, next(scored), source, response.text)
-                for c, source, response in zip(
-                    crossed[t], source_logprobs[(t.source, t.prompt)], groups[t.source][t.prompt].responses, strict=True
-                )
-            ]
-            for t in transfers
-        }
 
     def _admit(
         self,
@@ -293,12 +291,6 @@ class Exchange:
             bytes_per_token=self.bytes_per_token,
         )
         return GraftedResponse(ids, own, s, 0.0, 0.0, None, log_likelihood(source), len(source))
-
-    def _score(self, step: int, name: str, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
-        if not rows:
-            return []
-        future = self._members[name].trainer.call("score", rows)
-        return wait(future, self._deadline_s, member=name, phase="exchange", step=step)
 
 
 def place_of(transfer: Transfer) -> Place:

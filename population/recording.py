@@ -110,7 +110,13 @@ def _metrics(
         records.append(MetricRecord(None, "grafted_per_scored", chosen, report.scored_groups))
     records += report.health
     for name, own in report.rollouts.rollouts.items():
-        records += _member_metrics(name, list(own.values()), report.seconds["sample"], report.updates.get(name))
+        sampling_s = report.rollouts.sampling_s.get(name)
+        records += _member_metrics(name, list(own.values()), sampling_s, report.updates.get(name))
+    for name, spent in report.member_seconds.items():
+        records += [
+            MetricRecord(name, what if what.startswith("idle_") else f"seconds_{what}", seconds, 1)
+            for what, seconds in spent.items()
+        ]
     records += [
         MetricRecord(receiver, f"edge_rate/{source}", rate, 1)
         for (receiver, source), rate in sorted(edge_rates.items())
@@ -119,9 +125,11 @@ def _metrics(
 
 
 def _member_metrics(
-    name: str, own: Sequence[Rollout], sample_seconds: float, update: UpdateReport | None
+    name: str, own: Sequence[Rollout], sampling_s: float | None, update: UpdateReport | None
 ) -> list[MetricRecord]:
-    """A recorded member has no ``update``: what only sampling and training tell is missing, not 0."""
+    """A recorded member has no ``sampling_s`` and no ``update``, one that was dropped in its update has no ``update``:
+    what only sampling and training tell is missing then, not 0.
+    """
     responses = [response for rollout in own for response in rollout.group.responses]
     tokens = sum(len(response.ids) for response in responses)
     values: dict[str, tuple[float, float]] = {
@@ -129,10 +137,12 @@ def _member_metrics(
         "truncated": (sum(not response.finished for response in responses), len(responses)),
         "entropy": (-sum(float(response.logprobs.sum()) for response in responses), tokens),
     }
-    if update is None:
+    if sampling_s is None:
         values["rewards_changed"] = (sum(rollout.changed for rollout in own), len(responses))
     else:
-        values |= {"tokens_per_second_rollout": (tokens, sample_seconds), **_update_metrics(update)}
+        values["tokens_per_second_rollout"] = (tokens, sampling_s)
+    if update is not None:
+        values |= _update_metrics(update)
     return [MetricRecord(name, key, float(k), float(n)) for key, (k, n) in values.items() if n > 0]
 
 

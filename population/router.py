@@ -104,6 +104,10 @@ class Router:
             mean = float(np.mean(list(values)))
             self.edge_rates[edge] = updated_edge_rate(self.edge_rates.get(edge, 1.0), mean, decay=decay)
 
+    def forget(self, member: str) -> None:
+        """The member is no longer of the run, and its edges are not either."""
+        self.edge_rates = {edge: rate for edge, rate in self.edge_rates.items() if member not in edge}
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {"edge_rates": [[receiver, source, rate] for (receiver, source), rate in self.edge_rates.items()]}

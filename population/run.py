@@ -7,33 +7,36 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from population.best import BestCheckpoints
+from population.calls import all_of
+from population.calls import begin as begin_job
 from population.checkpoints import Checkpoints
 from population.config import DataConfig, RunConfig, as_recorded, course, differences, digest
 from population.coordinator import Coordinator, Observer
 from population.data.sources import published_problems
+from population.devices import devices_of
 from population.encoding import encode_for_all
 from population.errors import CheckpointError, DamagedCheckpoint, ResumeError
 from population.evaluation import Benchmark, load_benchmarks
 from population.grading import Rewards, require_reward, reward_service
 from population.member import (
-    Member,
     Progress,
     describe,
     load_members,
     load_tokenizer,
     locate_models,
     named_fingerprint,
+    on_gpu,
     positions_of,
     warm_start_demos,
 )
-from population.placement import gather
 from population.placement.site import decided, on_cluster, refuse_unplaced, verifiers
 from population.plan import Plan, make_plan, total_steps
 from population.prompts import Problem, PromptBatches, load_problems, problems_digest
@@ -135,9 +138,17 @@ def train(
         if not resume:
             refuse_taken(config, uid)
         previous = find_run(prepared, uid) if resume else None
-        found = None
-        if cluster is not None:
-            config, found = decided(config), stack.enter_context(on_cluster(config, cluster))
+        config = config if cluster is None else decided(config)
+        run_uid = previous.uid if previous else uid or new_uid(config)
+        checkpoints = Checkpoints(
+            config.folder / run_uid / "checkpoints",
+            digest(prepared.recorded_config),
+            config.checkpoint.keep_last,
+            config.deadlines.checkpoint_s,
+        )
+        dropped = checkpoints.dropped(previous.last_step or 0) if previous else {}
+        present = without_members(config, dropped)
+        found = None if cluster is None else stack.enter_context(on_cluster(present, cluster))
         folders |= warm_start_demos(config, watch.warm_start)
         tokenizers = {name: load_tokenizer(name, folder) for name, folder in folders.items()}
         prompt_ids = encode_for_all(
@@ -149,17 +160,10 @@ def train(
         )
         if found is not None:
             rewards = stack.enter_context(verifiers(config, found))
-        run_uid = previous.uid if previous else uid or new_uid(config)
-        members = load_members(config, folders, tokenizers, config.folder / run_uid, found)
+        members = load_members(present, folders, tokenizers, config.folder / run_uid, found)
         for member in members.values():
             stack.callback(member.close)
         store = stack.enter_context(open_writer(config.store_url, trajectories=config.folder / "trajectories"))
-        checkpoints = Checkpoints(
-            config.folder / run_uid / "checkpoints",
-            digest(prepared.recorded_config),
-            config.checkpoint.keep_last,
-            config.deadlines.checkpoint_s,
-        )
         best = BestCheckpoints(config.folder / run_uid, config.evaluation, checkpoints, config.deadlines.checkpoint_s)
         coordinator = Coordinator(
             config,
@@ -172,13 +176,16 @@ def train(
             store,
             checkpoints,
             best,
+            devices_of(config, on_gpu=on_gpu(config), clustered=found is not None),
+            dropped,
         )
+        stack.callback(coordinator.failures.close)
         first_step = begin(coordinator, prepared, run_uid, previous)
         with recorded_outcome(store), heartbeat(store):
             remark(coordinator, prepared, first_step, watch.note)
             watch.begin(run_uid, first_step, prepared.steps)
             coordinator.run(first_step, prepared.steps, watch.step)
-            export_members(members, config.folder / run_uid / "members", config.deadlines.checkpoint_s)
+            coordinator.surviving(prepared.steps + 1, partial(export_members, coordinator, config.folder / run_uid))
             coordinator.evaluate_best(prepared.steps)
     return run_uid
 
@@ -229,6 +236,8 @@ def restore(coordinator: Coordinator, previous: RunInfo) -> int:
         except DamagedCheckpoint as error:
             damaged.append(str(error))
         else:
+            folder = checkpoints.place(step)
+            coordinator.failures.saved(step, {name: folder / name for name in coordinator.members})
             return step
     every = int(previous.config["checkpoint"]["every_steps"])
     if damaged or last > every or previous.status == "finished":
@@ -298,19 +307,27 @@ def find_run(prepared: Prepared, uid: str | None) -> RunInfo:
     return run
 
 
+def without_members(config: RunConfig, dropped: Collection[str]) -> RunConfig:
+    """The configuration of what is left of a run after members were dropped."""
+    return config.model_copy(update={"members": tuple(m for m in config.members if m.name not in dropped)})
+
+
 def new_uid(config: RunConfig) -> str:
     """Name, start time and four random characters."""
     tail = hashlib.sha256(os.urandom(16)).hexdigest()[:4]
     return f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}-{tail}"
 
 
-def export_members(members: dict[str, Member], folder: Path, deadline_s: float) -> None:
-    """Write every member as a model folder that ``from_pretrained`` reads, tokenizer included; all of them or none."""
-    temporary = folder.with_name(f"tmp_{folder.name}")
+def export_members(coordinator: Coordinator, run_folder: Path) -> None:
+    """Write every member as a model folder that ``from_pretrained`` reads, tokenizer included, into ``members`` of the
+    run's folder; all of them or none.
+    """
+    folder, temporary = run_folder / "members", run_folder / "tmp_members"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    exports = {name: member.trainer.call("export", temporary / name) for name, member in members.items()}
-    gather(exports, deadline_s, phase="export", step=None)
+    members, deadline_s = coordinator.members, coordinator.config.deadlines.checkpoint_s
+    export = partial(coordinator.failures.ask, deadline_s=deadline_s, phase="export", step=None)
+    all_of({name: begin_job(partial(export, m, "trainer", "export", temporary / name)) for name, m in members.items()})
     for name, member in members.items():
         member.tokenizer.hf.save_pretrained(temporary / name)
     shutil.rmtree(folder, ignore_errors=True)

@@ -26,6 +26,16 @@ class StepCounts:
     successes: dict[str, dict[int, int]]
     attempts: dict[str, dict[int, int]]
 
+    @classmethod
+    def of(cls, groups: Mapping[str, Mapping[int, Group]]) -> StepCounts:
+        """The counts of {member: {prompt: group}}."""
+        counts = cls({}, {})
+        for member, own in groups.items():
+            prompts, successes, attempts = _graded_counts(list(own.values()))
+            counts.successes[member] = dict(zip(prompts.tolist(), successes.tolist(), strict=True))
+            counts.attempts[member] = dict(zip(prompts.tolist(), attempts.tolist(), strict=True))
+        return counts
+
 
 class SuccessGraph:
     """Per-prompt record across members: attempts, successes, recent success rate, last step. 12 bytes per edge."""
@@ -43,18 +53,13 @@ class SuccessGraph:
         self.rate = np.full(shape, np.nan, np.float32)
         self.last_step = np.zeros(shape, np.int32)
 
-    def record(self, step: int, groups: Mapping[str, Mapping[int, Group]]) -> StepCounts:
-        """Add the groups of one step, {member: {prompt: group}}; returns the step's own counts, which the router reads.
+    def record(self, step: int, groups: Mapping[str, Mapping[int, Group]]) -> None:
+        """Add the groups of one step, {member: {prompt: group}}; a member may have none.
 
         A group with an ungraded response (a verifier fault) is left out: it is neither all-fail nor a source.
         """
-        counts = StepCounts({}, {})
         for column, member in enumerate(self.members):
-            prompts, successes, attempts = _graded_counts(list(groups[member].values()))
-            counts.successes[member] = dict(zip(prompts.tolist(), successes.tolist(), strict=True))
-            counts.attempts[member] = dict(zip(prompts.tolist(), attempts.tolist(), strict=True))
-            self._add(column, step, prompts, successes, attempts)
-        return counts
+            self._add(column, step, *_graded_counts(list(groups.get(member, {}).values())))
 
     def _add(self, column: int, step: int, prompts: np.ndarray, successes: np.ndarray, attempts: np.ndarray) -> None:
         rows = self._rows(prompts)

@@ -20,7 +20,7 @@ from graft.groups import Group, Response
 from graft.methods import METHODS
 from population.config import ExchangeConfig
 from population.router import Router
-from population.success_graph import SuccessGraph
+from population.success_graph import StepCounts, SuccessGraph
 
 PROMPTS, MEMBERS, BATCH, RESPONSES, STEPS = 1_000_000, 32, 128, 8, 21
 
@@ -55,7 +55,8 @@ def main() -> None:
     for step in range(1, STEPS + 1):
         groups = batch(rng, keys, members, response)
         start = time.process_time()
-        counts = graph.record(step, groups)
+        counts = StepCounts.of(groups)
+        graph.record(step, groups)
         record.append(time.process_time() - start)
         start = time.process_time()
         router.route(step, counts)

@@ -20,6 +20,7 @@ from population import coordinator
 from population.best import BestCheckpoints
 from population.checkpoints import Checkpoints
 from population.cli import app
+from population.timelines import RUN, Timelines
 
 
 def die() -> None:
@@ -42,14 +43,14 @@ def arm(phase: str, step: int, delay_s: float) -> None:
     reached = {"step": 0}
     whole_step, commit, save = coordinator.Coordinator.step, coordinator.Coordinator.commit, Checkpoints.save
     timed, keep, again = (
-        coordinator.PhaseClock.__call__,
+        Timelines.during,
         BestCheckpoints.consider,
         coordinator.Coordinator.evaluate_best,
     )
 
-    def step_(self: Any, number: int) -> Any:
+    def step_(self: Any, number: int, last_step: int) -> Any:
         reached["step"] = number
-        return whole_step(self, number)
+        return whole_step(self, number, last_step)
 
     def commit_(self: Any, report: Any) -> None:
         with dying((phase, step) == ("commit", report.step), delay_s):
@@ -68,8 +69,9 @@ def arm(phase: str, step: int, delay_s: float) -> None:
             return again(self, last_step)
 
     @contextmanager
-    def timed_(self: Any, name: str) -> Iterator[None]:
-        with dying((phase, step) == (name, reached["step"]), delay_s), timed(self, name):
+    def timed_(self: Any, party: str | None, name: str) -> Iterator[None]:
+        here = party is RUN and (phase, step) == (name, reached["step"])
+        with dying(here, delay_s), timed(self, party, name):
             yield
 
     coordinator.Coordinator.step = step_  # type: ignore[method-assign]
@@ -77,7 +79,7 @@ def arm(phase: str, step: int, delay_s: float) -> None:
     Checkpoints.save = save_  # type: ignore[method-assign,assignment]
     BestCheckpoints.consider = keep_  # type: ignore[method-assign,assignment]
     coordinator.Coordinator.evaluate_best = again_  # type: ignore[method-assign]
-    coordinator.PhaseClock.__call__ = timed_  # type: ignore[method-assign,assignment]
+    Timelines.during = timed_  # type: ignore[method-assign,assignment]
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Trainer:
 
 def members(*names: str) -> dict[str, Member]:
     tokenizer = SimpleNamespace(hf=SimpleNamespace(save_pretrained=lambda folder: (folder / "tok").write_text("")))
-    return {name: cast(Member, SimpleNamespace(tokenizer=tokenizer, trainer=Trainer())) for name in names}
+    return {name: cast(Member, SimpleNamespace(name=name, tokenizer=tokenizer, trainer=Trainer())) for name in names}
 
 
 def trainer(of: dict[str, Member], name: str) -> Trainer:

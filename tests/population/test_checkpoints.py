@@ -43,6 +43,7 @@ class Files:
 
 @dataclass
 class FakeMember:
+    name: str
     trainer: Files = field(default_factory=Files)
     weight_version: int = 0
 
@@ -59,9 +60,13 @@ class World:
         return self.members, self.router, self.exchange, self.graph
 
 
+def unasked(step: int, rows: Any) -> Any:
+    raise AssertionError("nothing is scored here")
+
+
 def world(names: str = "ab") -> World:
-    members: dict[str, Any] = {name: FakeMember() for name in names}
-    exchange = Exchange(members, METHODS["graft"].how, ExchangeConfig(), max_tokens=5, deadline_s=60, seed=0)
+    members: dict[str, Any] = {name: FakeMember(name) for name in names}
+    exchange = Exchange(members, METHODS["graft"].how, ExchangeConfig(), score=unasked, max_tokens=5, seed=0)
     return World(members, Router(METHODS["graft"], ExchangeConfig(), 0), exchange, SuccessGraph(list(names), [1, 2, 3]))
 
 
@@ -90,7 +95,21 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     kept = checkpoints(tmp_path, keep_last=2)
     for step in (2, 4, 6):
         kept.save(step, *world().parts)
+    kept.sweep()
     assert kept.steps() == [4, 6]
+
+
+def test_who_was_dropped_is_known_before_anything_is_loaded(tmp_path: Path) -> None:
+    kept = checkpoints(tmp_path)
+    assert kept.dropped(9) == {}
+    kept.save(2, *world("abc").parts)
+    kept.save(4, *world("ab").parts, {"c": 3})
+    assert (kept.dropped(3), kept.dropped(4)) == ({}, {"c": 3})
+    left = world("ab")
+    kept.load(4, *left.parts)
+    assert left.members["a"].weight_version == 4
+    with pytest.raises(CheckpointError, match="holds members a, b; the configuration has a, b, c"):
+        kept.load(4, *world("abc").parts)
 
 
 def test_what_an_interrupted_write_left_is_swept_and_never_loaded(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -51,25 +50,24 @@ class Engine:
     def __init__(self) -> None:
         self.asked: list[SamplingParams] = []
 
-    def call(self, method: str, prompts: Sequence[TokenPrompt], params: SamplingParams) -> Future[Any]:
-        assert method == "sample"
+    def sample(self, prompts: Sequence[TokenPrompt], params: SamplingParams) -> Any:
         self.asked.append(params)
-        future: Future[Any] = Future()
-        future.set_result([[SimpleNamespace(text="no answer")] * params.n for _ in prompts])
-        return future
+        return [[SimpleNamespace(text="no answer")] * params.n for _ in prompts]
 
 
 def asked(steps: dict[str, int], repeat: int) -> tuple[dict[str, list[SamplingParams]], list[EvaluationRecord]]:
     held_out = {"name": "x", "source": "demo:heldout", "limit": 3, "responses_per_prompt": 2, "role": "validation"}
     settings = config(held_out, {**held_out, "name": "y", "skip": 3, "role": "test"})
     engines = {name: Engine() for name in ("a", "b")}
-    members = {name: SimpleNamespace(tokenizer=None, engine=engine) for name, engine in engines.items()}
+
+    def draw(name: str, step: int, prompts: Sequence[TokenPrompt], params: SamplingParams) -> Any:
+        assert step == steps[name]
+        return engines[name].sample(prompts, params)
+
     with RewardService() as rewards:
         benchmarks = load_benchmarks(settings, rewards)
         ids = {p.key: (1,) for benchmark in benchmarks for p in benchmark.problems}
-        records = evaluate(
-            steps, cast(Any, members), {"a": ids, "b": ids}, benchmarks, rewards, settings, repeat=repeat
-        )
+        records = evaluate(steps, draw, {"a": ids, "b": ids}, benchmarks, rewards, settings, repeat=repeat)
     return {name: engine.asked for name, engine in engines.items()}, records
 
 

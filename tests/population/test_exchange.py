@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,17 +45,14 @@ class Letters:
 
 @dataclass
 class FlatScorer:
-    """Stands where a trainer's placement does: every token has the same log-prob. Counts its calls."""
+    """Stands where a trainer does: every token has the same log-prob. Counts its calls."""
 
     logprob: float
     calls: list[int] = field(default_factory=list)
 
-    def call(self, method: str, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> Future[Any]:
-        assert method == "score"
+    def score(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
         self.calls.append(len(rows))
-        future: Future[Any] = Future()
-        future.set_result([np.full(len(ids), self.logprob, np.float32) for _, ids in rows])
-        return future
+        return [np.full(len(ids), self.logprob, np.float32) for _, ids in rows]
 
 
 @dataclass
@@ -93,9 +89,11 @@ def population(receiver_logprob: float = -0.2) -> dict[str, FakeMember]:
 def exchange(
     members: Mapping[str, FakeMember], method: str = "graft", max_tokens: int = 10, **settings: Any
 ) -> Exchange:
-    return Exchange(
-        members, METHODS[method].how, ExchangeConfig(**settings), max_tokens=max_tokens, deadline_s=60, seed=0
-    )  # type: ignore[arg-type]
+    def score(step: int, rows: Mapping[str, Sequence[Any]]) -> dict[str, list[np.ndarray]]:
+        return {name: members[name].trainer.score(own) if own else [] for name, own in rows.items()}
+
+    how = METHODS[method].how
+    return Exchange(members, how, ExchangeConfig(**settings), score=score, max_tokens=max_tokens, seed=0)  # type: ignore[arg-type]
 
 
 def carried(members: Mapping[str, FakeMember], own: Exchange, texts: Sequence[str], rewards: Sequence[int]) -> Graft:
@@ -138,9 +136,10 @@ def test_the_reference_scale_is_measured_once_over_the_population_and_frozen() -
         "a": {1: group("a", members["a"].tokenizer, 1, [0, 0], ["abcd", "ab"])},
         "b": {1: group("b", members["b"].tokenizer, 1, [0, 1], ["abcd", "ab"])},
     }
-    own.observe(groups)
+    own.observe(1, {"a": groups["a"]})
+    own.observe(1, groups)  # the step is begun again: what it showed first does not count
     assert own.bytes_per_token == pytest.approx(12 / (5 + 3 + 3 + 2))
-    own.observe({"a": groups["a"]})
+    own.observe(2, {"a": groups["a"]})
     assert own.bytes_per_token == pytest.approx(12 / 13)
 
 
@@ -292,7 +291,8 @@ def test_every_source_of_a_slot_enters_hacpos_pool_and_its_capability_weighs_it(
         "b": {1: group("b", members["b"].tokenizer, 1, [1, 1], ["ab", "ba"])},
         "c": {1: group("c", members["c"].tokenizer, 1, [0, 0], ["ab", "ba"])},
     }
-    own.observe(groups)
+    own.observe(1, {name: groups[name] for name in "ab"})
+    own.observe(1, groups)
     transfers = [Transfer("a", 1, "b", 1.0), Transfer("a", 1, "c", 0.0)]
     grafts = own.carry_out(1, transfers, groups, {name: PROMPT for name in groups})["a"]
     ratio_b, ratio_c = 0.5, 10.0  # P_a = 1/2, P_b = 1, P_c = 0

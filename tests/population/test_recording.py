@@ -19,7 +19,7 @@ from population.prompts import Problem
 from population.rollouts import Rollout, StepRollouts
 from population.router import Routing
 from population.trainer import UpdateReport
-from population.updates import MinibatchReport
+from population.updates import MinibatchReport, Mismatch
 from server.rewards import Verdict, VerdictCode
 from server.store.records import MetricRecord
 
@@ -61,17 +61,23 @@ def report() -> StepReport:
                 minibatch(loss=0.5, grad_norm=2.0, denominator=10, skipped_tokens=4, own_clipped=1, own_tokens=6),
                 minibatch(loss=-0.1, grad_norm=1.0, denominator=4, peer_clipped=2, peer_tokens=4),
             ),
-            0.25,
-            6,
+            Mismatch(tokens=6, gap=0.25),
         ),
-        "b": UpdateReport(1e-3, (minibatch(loss=0.2, grad_norm=3.0, denominator=12, own_tokens=12),), 0.0, 0),
+        "b": UpdateReport(1e-3, (minibatch(loss=0.2, grad_norm=3.0, denominator=12, own_tokens=12),), Mismatch()),
     }
     routing = Routing((transfer, held), frozenset({("b", 2)}))
     grafts = {"a": [Graft(transfer, responses)], "b": []}
     seconds = {"sample": 2.0, "update": 1.0}
     measured = [MetricRecord(None, "solved_by_all", 1.0, 2.0)]
     return StepReport(
-        7, StepRollouts(tuple(PROBLEMS), rollouts, {}, {}), routing, grafts, updates, seconds, 2.5, health=measured
+        7,
+        StepRollouts(tuple(PROBLEMS), rollouts, {}, {}, {"a": 2.0, "b": 1.0}),
+        routing,
+        grafts,
+        updates,
+        seconds,
+        2.5,
+        health=measured,
     )
 
 
@@ -118,6 +124,20 @@ def test_what_has_no_denominator_is_missing_not_zero() -> None:
 def test_gpu_seconds_are_wall_seconds_times_gpus_and_missing_without_one() -> None:
     assert (None, "gpu_seconds") not in metrics(report())
     assert metrics(replace(report(), gpus=2))[None, "gpu_seconds"] == (6.0, 1)
+
+
+def test_what_members_did_is_recorded_in_seconds_by_member_and_cause() -> None:
+    found = metrics(replace(report(), member_seconds={"a": {"update": 2.5, "idle_turn": 0.0}}))
+    assert found["a", "seconds_update"] == (2.5, 1)
+    assert found["a", "idle_turn"] == (0.0, 1)
+    assert ("b", "idle_turn") not in found
+
+
+def test_a_member_that_was_dropped_in_its_update_has_rollouts_and_no_update() -> None:
+    whole = report()
+    found = metrics(replace(whole, updates={"b": whole.updates["b"]}))
+    assert found["a", "tokens_per_second_rollout"] == (16, 2.0)
+    assert not {("a", "loss"), ("a", "learning_rate"), ("a", "rewards_changed")} & set(found)
 
 
 def test_groups_and_transfers_are_recorded_whole() -> None:

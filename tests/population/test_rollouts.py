@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from population import health
+from population.calls import begin
 from population.config import RunConfig, parse
+from population.devices import devices_of
+from population.failures import Failures
 from population.prompts import Problem, PromptBatches
 from population.rollouts import Sampler, StepRollouts
+from population.schedule import Schedule
+from population.timelines import Timelines
 from server.rewards import Item, RewardService, Verdict, VerdictCode
 from server.rollouts.engine import Sample, SamplingParams, TokenPrompt
 
@@ -26,22 +31,29 @@ class Oracle:
     solved: Callable[[int], int]
     asked: list[list[int]] = field(default_factory=list)
 
-    def call(self, method: str, prompts: Sequence[TokenPrompt], params: SamplingParams) -> Future[Any]:
-        assert method == "sample"
-        self.asked.append([prompt.key for prompt in prompts])
+    def call(self, method: str, *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_result([[self.sample(p.key, i) for i in range(params.n)] for p in prompts])
+        future.set_result(getattr(self, method)(*arguments))
         return future
 
-    def sample(self, prompt: int, index: int) -> Sample:
+    def sample(self, prompts: Sequence[TokenPrompt], params: SamplingParams) -> list[list[Sample]]:
+        self.asked.append([prompt.key for prompt in prompts])
+        return [[self.answer(p.key, i, params.step - 1) for i in range(params.n)] for p in prompts]
+
+    def answer(self, prompt: int, index: int, version: int) -> Sample:
         text = f"\\boxed{{{prompt if index < self.solved(prompt) else 0}}}"
-        return Sample(prompt, index, np.array([1, 0], np.int32), np.zeros(2, np.float32), text, "stop", 0)
+        return Sample(prompt, index, np.array([1, 0], np.int32), np.zeros(2, np.float32), text, "stop", version)
+
+    def drain_events(self) -> tuple[str, ...]:
+        return ()
 
 
 @dataclass
 class Asked:
     engine: Oracle
     weight_version: int = 0
+    name: str = ""
+    parameters: int = 1
 
 
 def config(**rollouts: Any) -> RunConfig:
@@ -57,11 +69,20 @@ def config(**rollouts: Any) -> RunConfig:
     return parse(tree)
 
 
-def collect(members: dict[str, Asked], step: int = 1, **rollouts: Any) -> StepRollouts:
+def sampler_of(members: dict[str, Asked], rewards: Any, step: int = 1, **rollouts: Any) -> Sampler:
+    settings, everyone = config(**rollouts), cast(Any, members)
+    for name, member in members.items():
+        member.name, member.weight_version = name, step - 1
+    failures = Failures(settings, lambda *told: None)
+    devices = devices_of(settings, on_gpu=False, clustered=False)
+    schedule = Schedule(everyone, devices, failures, Timelines(list(members)), settings)
     ids = {name: {p.key: (5,) for p in PROBLEMS} for name in members}
+    return Sampler(schedule, {}, ids, rewards, PromptBatches(PROBLEMS, 4, seed=0), settings)
+
+
+def collect(members: dict[str, Asked], step: int = 1, **rollouts: Any) -> StepRollouts:
     with RewardService(workers=1, timeout_s=60.0) as rewards:
-        sampler = Sampler(members, {}, ids, rewards, config(**rollouts))  # type: ignore[arg-type]
-        return sampler.collect(step, PromptBatches(PROBLEMS, 4, seed=0))
+        return sampler_of(members, rewards, step, **rollouts).collect(step)
 
 
 def some(prompt: int) -> int:
@@ -116,6 +137,19 @@ def test_a_recorded_member_without_a_group_in_the_step_is_not_said_to_lack_any()
     assert health.warnings(1, found, 4) == []
 
 
+def test_what_was_begun_ahead_is_not_sampled_again_nor_when_the_step_is_collected_once_more() -> None:
+    members = {"a": Asked(Oracle(some)), "b": Asked(Oracle(lambda _: 1))}
+    with RewardService(workers=1, timeout_s=60.0) as rewards:
+        sampler = sampler_of(members, rewards, step=2)
+        follow = sampler.ahead(2)
+        begun = {name: begin(lambda name=name: follow.judge(name, follow.draw(name))) for name in members}
+        sampler.expect(2, begun)
+        first, second = sampler.collect(2), sampler.collect(2)
+    assert [len(member.engine.asked) for member in members.values()] == [1, 1]
+    assert first.groups.keys() == second.groups.keys() == {"a", "b"}
+    assert first.sampling_s.keys() == {"a", "b"}
+
+
 class LateJudge:
     """A verifier that finds the first response of a group right and has no verdict on the second."""
 
@@ -127,10 +161,9 @@ class LateJudge:
 
 def test_a_group_with_a_gradient_fills_the_batch_although_a_verdict_is_missing() -> None:
     members = {name: Asked(Oracle(some)) for name in "ab"}
-    ids = {name: {p.key: (5,) for p in PROBLEMS} for name in members}
     batches = PromptBatches(PROBLEMS, 4, seed=0)
-    sampler = Sampler(members, {}, ids, LateJudge(), config(dynamic_sampling=True))  # type: ignore[arg-type]
-    assert list(sampler.collect(1, batches).trained("a")) == [p.key for p in batches.batch(1)]
+    sampler = sampler_of(members, LateJudge(), dynamic_sampling=True)
+    assert list(sampler.collect(1).trained("a")) == [p.key for p in batches.batch(1)]
     assert members["a"].engine.asked == [[p.key for p in batches.batch(1)]]
 
 

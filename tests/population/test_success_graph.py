@@ -9,7 +9,7 @@ import pytest
 
 from graft.complementarity import complementarity
 from graft.groups import Group, Response
-from population.success_graph import SuccessGraph
+from population.success_graph import StepCounts, SuccessGraph
 
 MEMBERS = ("a", "b", "c")
 
@@ -53,18 +53,27 @@ def test_counts_equal_a_recount_of_all_groups() -> None:
 
 def test_the_step_counts_are_those_of_the_step_alone() -> None:
     steps = random_steps(1, steps=2)
-    graph = SuccessGraph(MEMBERS, range(0, 200, 10))
-    graph.record(1, keyed(steps[0]))
-    counts = graph.record(2, keyed(steps[1]))
+    counts = StepCounts.of(keyed(steps[1]))
     assert counts.successes["b"] == {g.prompt: g.successes for g in steps[1]["b"]}
     assert counts.attempts["c"] == {g.prompt: 4 for g in steps[1]["c"]}
 
 
 def test_a_group_with_a_verifier_fault_counts_for_nobody() -> None:
     graph = SuccessGraph(MEMBERS, [1])
-    counts = graph.record(1, keyed({"a": [group("a", 1, [0, 0], ungraded=1)], "b": [group("b", 1, [0, 1])], "c": []}))
+    groups = keyed({"a": [group("a", 1, [0, 0], ungraded=1)], "b": [group("b", 1, [0, 1])], "c": []})
+    counts = StepCounts.of(groups)
+    graph.record(1, groups)
     assert counts.attempts == {"a": {}, "b": {1: 2}, "c": {}}
     assert graph.attempts.tolist() == [[0, 2, 0]]
+
+
+def test_a_member_that_is_not_of_the_step_has_nothing_recorded() -> None:
+    graph = SuccessGraph(MEMBERS, [1])
+    groups = keyed({"a": [group("a", 1, [0, 1])], "c": [group("c", 1, [1, 1])]})
+    graph.record(1, groups)
+    assert set(StepCounts.of(groups).attempts) == {"a", "c"}
+    assert graph.attempts.tolist() == [[2, 0, 2]]
+    assert graph.last_step.tolist() == [[1, 0, 1]]
 
 
 def test_counts_saturate_instead_of_wrapping() -> None:
