@@ -145,7 +145,7 @@ def transfers(
         .join(prompt, prompt.c.key == page.c.prompt)
         .order_by(page.c.step.desc(), page.c.receiver, page.c.prompt, page.c.source)
     )
-    return [_transfer_row(key, row) for row in rows], _transfer_total(
+    return [_transfer_row(key, row) for row in rows], transfer_total(
         connection, key, low, high, receiver, source, verdict
     )
 
@@ -171,7 +171,7 @@ def _transfer_row(key: RunKey, row: Row[Any]) -> TransferRow:
     )
 
 
-def _transfer_total(
+def transfer_total(
     connection: Connection,
     key: RunKey,
     low: int,

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine
 
 from server.store import (
     read_evaluations,
+    read_places,
     read_rows,
     read_runs,
     read_steps,
@@ -45,8 +46,12 @@ from server.store.views import (
     BestCheckpoint,
     EvaluationSummary,
     EventInfo,
+    Found,
     GroupCounts,
+    GroupOutcome,
     PeerGroup,
+    Place,
+    PlaceFilter,
     PromptRow,
     ReplayInfo,
     RunInfo,
@@ -57,10 +62,10 @@ from server.store.views import (
 )
 
 __all__ = [
-    "BestCheckpoint", "EvaluationRecord", "EvaluationSummary", "EventInfo", "EventRecord", "GraftedRecord",
-    "GroupCounts", "GroupRecord", "MemberRecord", "PeerGroup", "PromptRecord", "PromptRow", "Reader", "ReplayInfo",
-    "ReplayRecord", "ResponseRecord", "RunInfo", "SchemaError", "StepMark", "StoreError", "Trajectory",
-    "TransferRecord", "TransferRow", "TransferVerdict", "open_reader",
+    "BestCheckpoint", "EvaluationRecord", "EvaluationSummary", "EventInfo", "EventRecord", "Found", "GraftedRecord",
+    "GroupCounts", "GroupOutcome", "GroupRecord", "MemberRecord", "PeerGroup", "Place", "PlaceFilter", "PromptRecord",
+    "PromptRow", "Reader", "ReplayInfo", "ReplayRecord", "ResponseRecord", "RunInfo", "SchemaError", "StepMark",
+    "StoreError", "Trajectory", "TransferRecord", "TransferRow", "TransferVerdict", "open_reader",
 ]  # fmt: skip
 
 
@@ -230,6 +235,14 @@ class Reader:
             low, high = read_windows.window(key, first_step, last_step)
             return read_windows.metric_series(connection, key, name, low, high)
 
+    def metric_values(
+        self, run: str, first_step: int, last_step: int
+    ) -> list[tuple[int, str | None, str, float, float]]:
+        """Every finite value of some steps: (step, member or None, metric, numerator, denominator), by step."""
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            return read_windows.metric_values(connection, key, low, high)
+
     def run_metric(self, run: str, name: str, first_step: int, last_step: int) -> tuple[float, float]:
         """(numerator, denominator) of a metric of the whole run."""
         with self._run(run) as (connection, key):
@@ -295,6 +308,17 @@ class Reader:
                 offset=offset,
                 limit=limit,
             )
+
+    def places(self, run: str, first_step: int, last_step: int, *, wanted: PlaceFilter) -> Found:
+        """The newest places of these steps that pass the filters; bounded, and says how many were looked at."""
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            return read_places.find(connection, key, self._location.folder(key.trajectories), low, high, wanted)
+
+    def subjects(self, run: str, first_step: int, last_step: int) -> list[str]:
+        """The subjects of the newest prompts of these steps, sorted."""
+        with self._run(run) as (connection, key):
+            return read_places.subjects(connection, key, *read_windows.window(key, first_step, last_step))
 
     def trajectory(self, run: str, step: int, prompt: int, receiver: str) -> Trajectory:
         """A receiver's group with its responses, and every group routed to it. StoreError when it is not stored."""

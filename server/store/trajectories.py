@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,9 +164,21 @@ def read_group(root: Path, path: str, row: int, member: str) -> GroupRecord:
 
 def read_groups(root: Path, path: str, rows: Sequence[int], member: str) -> list[GroupRecord]:
     """Record batches of one shard as groups, in the order of `rows`. StoreError when the file is missing or damaged."""
+    with _shard(root, path) as shard:
+        return [_decode(shard.get_batch(row), member) for row in rows]
+
+
+def read_texts(root: Path, path: str, rows: Sequence[int]) -> list[list[str]]:
+    """Only what was said in record batches of one shard. StoreError when the file is missing or damaged."""
+    with _shard(root, path, pa.ipc.IpcReadOptions(included_fields=[_SCHEMA.get_field_index("text")])) as shard:
+        return [shard.get_batch(row).column("text").to_pylist() for row in rows]
+
+
+@contextmanager
+def _shard(root: Path, path: str, options: pa.ipc.IpcReadOptions | None = None) -> Iterator[pa.RecordBatchFileReader]:
     try:
-        with pa.memory_map(str(root / path)) as source, pa.ipc.open_file(source) as shard:
-            return [_decode(shard.get_batch(row), member) for row in rows]
+        with pa.memory_map(str(root / path)) as source, pa.ipc.open_file(source, options=options) as shard:
+            yield shard
     except FileNotFoundError:
         require_folder(root, path.partition("/")[0])
         raise StoreError(f"store: trajectory shard {root / path} is missing; restore it beside the database") from None

@@ -11,6 +11,7 @@ from server.store.records import GroupRecord, MemberRecord, PromptRecord, Replay
 RunStatus = Literal["running", "finished", "failed", "interrupted"]
 Outcome = Literal["grafted", "refused", "held out", ""]
 TransferVerdict = Literal["admitted", "refused", "held out"]
+GroupOutcome = Literal["all fail", "mixed", "all solved", "ungraded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,48 @@ class TransferRow:
     mean_s: float | None
     mean_weight: float | None
     verdict: TransferVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A member's group on a prompt in a step, or the transfer of a source's group to it."""
+
+    step: int
+    prompt: int
+    receiver: str
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceFilter:
+    """Which places to find; None for any.
+
+    `transfers`: places of transfers, else every group. `outcome` is a TransferVerdict of the one, a GroupOutcome of the
+    other. `refusal`: at least one response was refused for this reason (transfers). `verdict`: at least one response
+    was graded with this code (groups). `text`: contained in the prompt or a response of the place, whatever its
+    capitals.
+    """
+
+    transfers: bool = True
+    member: str | None = None
+    source: str | None = None
+    outcome: TransferVerdict | GroupOutcome | None = None
+    subject: str | None = None
+    refusal: str | None = None
+    verdict: int | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Places, newest first, among the newest `looked_at` of `total` candidates (None: more, nobody counted them).
+
+    Candidates pass the filters on member, source and outcome; for a search in text, every other filter too.
+    """
+
+    places: tuple[Place, ...]
+    looked_at: int
+    total: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
