@@ -138,6 +138,9 @@ def steps(first: int, last: int) -> str:
 
 def clean(text: str, limit: int = 200) -> str:
     """A name on one line: control, hidden and text-reordering characters become "�", length is bounded."""
+    if len(text) > 20 * limit:
+        # Its middle would be cut anyway.
+        text = text[: 10 * limit] + text[-10 * limit :]
     shown = "".join(
         "�" if character in _BIDI or unicodedata.category(character) in {"Cc", "Cs", "Co"} else character
         for character in " ".join(text.split())

@@ -9,12 +9,13 @@ import streamlit as st
 from dashboard import formats, safe_text
 from server.store.reader import GraftedRecord, GroupRecord, ResponseRecord, TransferRecord
 
-# Longer responses scroll inside their card; the raw view always has all of it.
+# Longer responses scroll inside their card; still longer ones are cut, and can be had whole as a file.
 SCROLL_CHARACTERS = 1_100
 SCROLL_HEIGHT = 300
 MATH_CHARACTERS = 6_000
+RAW_CHARACTERS = 20_000
 
-_VERDICT_NOTES = {
+VERDICTS = {
     -1: "no answer found",
     -2: "grading timed out",
     -3: "grader crashed",
@@ -22,12 +23,19 @@ _VERDICT_NOTES = {
     -5: "unreadable reference answer",
     -6: "too long to grade",
 }
-_REFUSALS = {
+REFUSALS = {
     "too_long": "too long for the receiver",
     "round_trip": "text does not survive the receiver's tokens",
     "undecodable": "undecodable text",
     "empty": "empty response",
 }
+
+# Methods under which a peer's response is measured against rewards of several groups.
+SHARED_BASELINE = frozenset({"graft-pooled", "graft-hacpo", "graft-sgt", "hacpo", "sgt"})
+SHARED_NOTE = (
+    " In the receiver's update it has another one, over rewards of several groups; the store does not record that one "
+    "(A here)."
+)
 
 
 def exchange_settings(config: object) -> tuple[float | None, str]:
@@ -67,16 +75,20 @@ def own_group(group: GroupRecord, label: str, transfers: Sequence[TransferRecord
         note = "No reward differs, so every advantage is zero."
     st.caption(note)
     for index, response in enumerate(group.responses):
-        _response(index, response, None, None, raw)
+        _response(f"own_{index}", index, response, raw)
 
 
-def peer_group(group: GroupRecord, label: str, transfer: TransferRecord | None, floor: float | None, raw: bool) -> None:
+def peer_group(
+    group: GroupRecord, label: str, transfer: TransferRecord | None, floor: float | None, method: str, raw: bool
+) -> None:
+    """A peer's responses, with what the gate made of each."""
     kind = "peer's group, not routed" if transfer is None else "held-out group" if transfer.held_out else "peer's group"
     st.subheader(f"{safe_text.inline(label)} · {kind} · {group.successes}/{group.n} solved", anchor=False)
-    st.caption(_peer_note(group, transfer, floor))
+    shared = transfer is not None and not transfer.held_out and method in SHARED_BASELINE
+    st.caption(_peer_note(group, transfer, floor) + (SHARED_NOTE if shared else ""))
     gate = {response.index: response for response in transfer.responses} if transfer is not None else {}
     for index, response in enumerate(group.responses):
-        _response(index, response, gate.get(index), floor, raw)
+        _response(f"peer_{index}", index, response, raw, gate.get(index), floor, shared)
 
 
 def _peer_note(group: GroupRecord, transfer: TransferRecord | None, floor: float | None) -> str:
@@ -105,13 +117,22 @@ def _reward_badge(reward: float) -> str:
     return f":green-badge[✓ reward {shown}]" if reward > 0 else f":gray-badge[✗ reward {shown}]"
 
 
-def _response(index: int, response: ResponseRecord, gate: GraftedRecord | None, floor: float | None, raw: bool) -> None:
+def _response(
+    key: str,
+    index: int,
+    response: ResponseRecord,
+    raw: bool,
+    gate: GraftedRecord | None = None,
+    floor: float | None = None,
+    shared_baseline: bool = False,
+) -> None:
     badges = [
         _reward_badge(response.reward),
         f":gray-badge[A = {formats.signed(response.advantage)}]",
+        *([f":gray-badge[A here = {formats.MISSING}]"] if shared_baseline else []),
     ]
-    if response.verdict in _VERDICT_NOTES:
-        badges.append(f":orange-badge[{_VERDICT_NOTES[response.verdict]}]")
+    if response.verdict in VERDICTS:
+        badges.append(f":orange-badge[{VERDICTS[response.verdict]}]")
     if response.finish != "stop":
         badges.append(
             ":orange-badge[cut at the length limit]" if response.finish == "length" else ":orange-badge[aborted]"
@@ -121,7 +142,7 @@ def _response(index: int, response: ResponseRecord, gate: GraftedRecord | None, 
     tokens = f":small[:gray[{formats.count(len(response.token_ids))} tokens]]"
     with st.container(border=True, gap="xsmall"):
         st.markdown(f"**#{index}** &nbsp;{' '.join(badges)} {tokens}")
-        text(response.text, raw)
+        text(response.text, raw, f"response_{key}")
 
 
 def gate_badges(gate: GraftedRecord, floor: float | None) -> list[str]:
@@ -132,18 +153,35 @@ def gate_badges(gate: GraftedRecord, floor: float | None) -> list[str]:
     if gate.refusal == "floor":
         limit = "the floor" if floor is None else f"floor {formats.number(floor, 2).rstrip('0').rstrip('.')}"
         return [f":orange-badge[refused: s = {formats.number(gate.s)} ≤ {limit}]"]
-    reason = _REFUSALS.get(gate.refusal, safe_text.inline(formats.clean(gate.refusal, 40)))
+    reason = REFUSALS.get(gate.refusal, safe_text.inline(formats.clean(gate.refusal, 40)))
     return [*badges, f":orange-badge[refused: {reason}]"]
 
 
-def text(written: str, raw: bool) -> None:
-    """Model output: formulas typeset and everything else literal, or exactly the text in a code block."""
+def text(written: str, raw: bool, key: str) -> None:
+    """Model output: formulas typeset and everything else literal, or the text itself in a code block.
+
+    What is too long to show is cut, with its length and the whole of it as a file; `key` tells the page's texts apart.
+    """
     if not written.strip():
         st.caption("(empty)")
         return
     long = len(written) > SCROLL_CHARACTERS
+    limit = RAW_CHARACTERS if raw else MATH_CHARACTERS
     with st.container(height=SCROLL_HEIGHT if long else "content", border=False):
         if raw:
-            st.code(written, language=None, wrap_lines=True)
+            st.code(safe_text.visible(written[:limit]), language=None, wrap_lines=True)
         else:
-            st.markdown(safe_text.math(written, MATH_CHARACTERS))
+            st.markdown(safe_text.math(written, limit))
+    if len(written) > limit:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.caption(f"{limit:,} of {len(written):,} characters", width="content")
+            st.download_button(
+                "All of it",
+                lambda: written.encode("utf-8", "replace"),
+                file_name=f"{key}.txt",
+                mime="text/plain",
+                on_click="ignore",
+                icon=":material/download:",
+                type="tertiary",
+                key=f"{key}_whole",
+            )

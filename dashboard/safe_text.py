@@ -62,6 +62,11 @@ def inline(text: str) -> str:
     return plain(" ".join(text.split()))
 
 
+def visible(text: str) -> str:
+    """Raw text for a code block: characters that control, hide or reorder are written by their number."""
+    return _HIDDEN.sub(lambda found: f"⟨U+{ord(found.group()):04X}⟩", text.replace("\r\n", "\n"))
+
+
 def math(text: str, limit: int | None = None) -> str:
     """Markdown that shows this text with its formulas typeset.
 
@@ -88,7 +93,8 @@ def math(text: str, limit: int | None = None) -> str:
 
 def math_line(text: str, limit: int = 240) -> str:
     """`math` on a single line, display formulas set inline, for table cells and list rows."""
-    line = " ".join(text.split())
+    # Far more than is shown is never looked at.
+    line = " ".join(text[: 20 * limit].split())
     at, parts = 0, []
     for start, end, body, display in _formulas(line, len(line)):
         parts += [line[at:start], rf"\({body.strip()}\)" if display else line[start:end]]

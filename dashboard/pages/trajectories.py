@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import streamlit as st
 
-from dashboard import charts, formats, frames, parts, responses, safe_text
-from dashboard.controls import Choice, Window, integer_parameter, parameter, slot_parameter
+from dashboard import charts, formats, frames, parts, places, responses, safe_text
+from dashboard.controls import Choice, member_labels
 from dashboard.source import Source
-from server.store.reader import GroupRecord, PeerGroup, StoreError, Trajectory, TransferRow
+from server.store.reader import Found, GroupRecord, PeerGroup, Place, PlaceFilter, StoreError, Trajectory
 
-ANY = "any"
-VERDICTS = ("admitted", "refused", "held out")
-STEP_ROWS = 5_000
-
-
-@dataclass(frozen=True)
-class Filters:
-    """Which transfers the reader walks through; names as in the store, None for any."""
-
-    receiver: str | None
-    source: str | None
-    verdict: str | None
-
-    def options(self) -> dict[str, str]:
-        return {key: value for key, value in vars(self).items() if value is not None}
-
-
-@dataclass(frozen=True)
-class Place:
-    """One group, and where it lies among the filtered transfers (newest first; None: it is not one of them)."""
-
-    step: int
-    prompt: int
-    receiver: str
-    source: str | None
-    position: int | None
-    newer: TransferRow | None
-    older: TransferRow | None
+# From this many peers on, a list instead of buttons.
+MOST_BUTTONS = 6
 
 
 def draw(source: Source, choice: Choice) -> None:
@@ -48,149 +23,33 @@ def draw(source: Source, choice: Choice) -> None:
     if window is None:
         parts.no_steps(source.info)
         return
-    filters, raw = _filters(source)
+    wanted, raw = places.filters(source, window)
     with parts.guarded():
-        place, total = _find(source, window, filters)
-        if place is None:
+        here, found = places.stand(source, window, wanted)
+        if here is None:
             with st.container(border=True):
-                parts.nothing(_why_none(source, filters))
+                parts.nothing(_why_none(found, wanted))
             return
-        if parts.exchanges(source.info):
-            _navigation(source, place, total)
-        _group(source, place, raw)
+        places.navigation(source, here, found, wanted)
+        _group(source, here.place, raw)
 
 
-def _why_none(source: Source, filters: Filters) -> str:
-    if not parts.exchanges(source.info):
-        return (
-            f"The method {safe_text.inline(formats.clean(source.info.method, 40))} has no exchange: no group moves. "
-            "Complementarity links to single groups."
-        )
-    if filters.options():
-        return "No transfer matches these filters in these steps."
+def _why_none(found: Found, wanted: PlaceFilter) -> str:
+    if wanted != PlaceFilter(wanted.transfers):
+        what = "transfer" if wanted.transfers else "group"
+        return f"No {what} matches these filters in these steps{places.bounds(found, wanted)}."
+    if not wanted.transfers:
+        return "No group is stored for these steps."
     return (
         "No group was transferred in these steps. One moves where a member fails every rollout and a peer solves some."
     )
 
 
-def _filters(source: Source) -> tuple[Filters, bool]:
-    names = [member.name for member in source.info.members]
-    labels = parts.labels(source.info, 28)
-    by_label = dict(zip(labels, names, strict=True))
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        options = [ANY, *labels]
-        receiver = st.selectbox("Receiver", options, key="rx", bind="query-params", on_change=_newest, width=200)
-        giver = st.selectbox("Source", options, key="tx", bind="query-params", on_change=_newest, width=200)
-        verdict = st.selectbox("Gate", [ANY, *VERDICTS], key="gate", bind="query-params", on_change=_newest, width=140)
-        view = st.segmented_control(
-            "View",
-            ["Math", "Raw"],
-            default="Math",
-            required=True,
-            key="view",
-            bind="query-params",
-            help="Math typesets formulas; Raw shows exactly what the member wrote.",
-        )
-    picked = [None if label == ANY else by_label.get(label) for label in (receiver, giver)]
-    return Filters(picked[0], picked[1], None if verdict == ANY else verdict), view == "Raw"
-
-
-def _newest() -> None:
-    for name in ("step", "prompt", "receiver", "source"):
-        st.query_params.pop(name, None)
-
-
-def _go(row: TransferRow, slots: dict[str, int]) -> None:
-    places = {"receiver": slots[row.receiver], "source": slots[row.source]}
-    st.query_params.update(step=str(row.step), prompt=str(row.prompt), **{key: str(at) for key, at in places.items()})
-
-
-def _find(source: Source, window: Window, filters: Filters) -> tuple[Place | None, int]:
-    """The group the address names, else the newest transfer that matches; with its neighbours among the matches."""
-    total = source.ask("transfers", window.first, window.last, limit=1, **filters.options())[1]
-    step, prompt = integer_parameter("step"), integer_parameter("prompt")
-    slot = slot_parameter("receiver", len(source.info.members))
-    if step is None or prompt is None or slot is None:
-        newest = _at(source, window, filters, 0)
-        if newest is None:
-            return None, total
-        older = _at(source, window, filters, 1)
-        return Place(newest.step, newest.prompt, newest.receiver, newest.source, 0, None, older), total
-    receiver = source.info.members[slot].name
-    peer = slot_parameter("source", len(source.info.members))
-    giver = None if peer is None else source.info.members[peer].name
-    later = 0
-    if step < window.last:
-        later = source.ask("transfers", step + 1, window.last, limit=1, **filters.options())[1]
-    same, _ = source.ask("transfers", step, step, limit=STEP_ROWS, **filters.options())
-    here = [at for at, row in enumerate(same) if (row.prompt, row.receiver) == (prompt, receiver)]
-    inside = next((at for at in here if same[at].source == giver), here[0] if here else None)
-    if inside is None or not window.first <= step <= window.last:
-        newer, older = _at(source, window, filters, later - 1), _at(source, window, filters, later)
-        return Place(step, prompt, receiver, giver, None, newer, older), total
-    at = later + inside
-    newer, older = _at(source, window, filters, at - 1), _at(source, window, filters, at + 1)
-    return Place(step, prompt, receiver, same[inside].source, at, newer, older), total
-
-
-def _at(source: Source, window: Window, filters: Filters, position: int) -> TransferRow | None:
-    if position < 0:
-        return None
-    rows, _ = source.ask("transfers", window.first, window.last, offset=position, limit=1, **filters.options())
-    return rows[0] if rows else None
-
-
-def _navigation(source: Source, place: Place, total: int) -> None:
-    slots = {member.name: slot for slot, member in enumerate(source.info.members)}
-    where = (
-        f"transfer {formats.count(place.position + 1)} of {formats.count(total)}"
-        if place.position is not None
-        else (f"not among the {formats.count(total)} transfers listed")
-    )
-    with st.container(horizontal=True, vertical_alignment="center"):
-        for key, label, row in (("newer", "Newer", place.newer), ("older", "Older", place.older)):
-            st.button(
-                label,
-                icon=":material/chevron_left:" if key == "newer" else ":material/chevron_right:",
-                icon_position="left" if key == "newer" else "right",
-                key=f"trajectory_{key}",
-                on_click=_go,
-                args=(row, slots),
-                disabled=row is None,
-            )
-        st.caption(f"{where}, newest first", width="content")
-        if integer_parameter("step") is None or parameter("run") is None:
-            help_text = "Put run and group into the address: the page stays on them, and the link can be shared."
-            st.button(
-                "Link to this group",
-                icon=":material/link:",
-                key="trajectory_link",
-                type="tertiary",
-                on_click=_pin,
-                args=(source.info.uid, place, slots),
-                help=help_text,
-            )
-
-
-def _pin(run: str, place: Place, slots: dict[str, int]) -> None:
-    st.session_state["run_choice"] = run
-    _put_in_address(place, slots)
-
-
-def _put_in_address(place: Place, slots: dict[str, int]) -> None:
-    st.query_params.update(step=str(place.step), prompt=str(place.prompt), receiver=str(slots[place.receiver]))
-    if place.source is not None:
-        st.query_params["source"] = str(slots[place.source])
-
-
 def _group(source: Source, place: Place, raw: bool) -> None:
     trajectory: Trajectory = source.ask("trajectory", place.step, place.prompt, place.receiver)
-    labels = {
-        member.name: label for member, label in zip(source.info.members, parts.labels(source.info, 28), strict=True)
-    }
+    labels = dict(zip((member.name for member in source.info.members), member_labels(source.info), strict=True))
     _prompt(trajectory, place, raw)
-    if len(trajectory.peers) > 1:
-        _peer_choice(source, place, trajectory, labels)
+    _peer_choice(source, place, trajectory, labels)
     peer = trajectory.peer(place.source)
     transfer = None if peer is None else peer.transfer
     if peer is not None:
@@ -208,31 +67,36 @@ def _group(source: Source, place: Place, raw: bool) -> None:
             none = "No group was routed to this place in this step."
             st.caption(none if parts.exchanges(source.info) else "The run's method has no exchange.")
         else:
-            responses.peer_group(group, labels[giver], transfer, floor, raw)
+            responses.peer_group(group, labels[giver], transfer, floor, source.info.method, raw)
 
 
 def _peer_choice(source: Source, place: Place, trajectory: Trajectory, labels: dict[str, str]) -> None:
-    """Which of several peers' groups is shown beside the receiver's."""
+    """Which of several peers' groups, or of the other members', is shown beside the receiver's."""
     slots = {member.name: slot for slot, member in enumerate(source.info.members)}
-    names = [peer.transfer.source for peer in trajectory.peers]
-    shown = trajectory.peer(place.source)
-    assert shown is not None
-    key = f"peer_{place.step}_{place.prompt}_{slots[place.receiver]}_{slots[shown.transfer.source]}"
-    st.segmented_control(
-        f"Peers ({len(names)})",
-        names,
-        default=shown.transfer.source,
-        format_func=lambda name: labels[name],
-        required=True,
-        key=key,
-        on_change=_show_peer,
-        args=(key, place, slots),
-        help="Several peers' groups were chosen for this place; each has its own gate.",
-    )
+    peer = trajectory.peer(place.source)
+    if peer is None:
+        names, shown = [name for name in labels if name != place.receiver], place.source
+        label, about = "Beside", "No group came to this place; what another member said to the same prompt."
+    else:
+        names, shown = [one.transfer.source for one in trajectory.peers], peer.transfer.source
+        label = f"Peers ({len(names)})"
+        about = "Several peers' groups were chosen for this place; each has its own gate."
+    if not names or names == [shown]:
+        return
+    key = f"peer_{place.step}_{place.prompt}_{slots[place.receiver]}_{slots.get(shown or '', 'none')}"
+    changed: dict[str, Any] = {"key": key, "on_change": _show_peer, "args": (key, place, source), "help": about}
+    if len(names) <= MOST_BUTTONS:
+        # A button's text is Markdown.
+        st.segmented_control(
+            label, names, default=shown, format_func=lambda name: safe_text.inline(labels[name]), **changed
+        )
+    else:
+        index = names.index(shown) if shown in names else None
+        st.selectbox(label, names, index=index, format_func=labels.__getitem__, width=300, **changed)
 
 
-def _show_peer(key: str, place: Place, slots: dict[str, int]) -> None:
-    _put_in_address(replace(place, source=st.session_state[key]), slots)
+def _show_peer(key: str, place: Place, source: Source) -> None:
+    places.go(replace(place, source=st.session_state[key] or place.source), source.info)
 
 
 def _asked_group(source: Source, place: Place) -> GroupRecord | None:
@@ -256,7 +120,7 @@ def _prompt(trajectory: Trajectory, place: Place, raw: bool) -> None:
     badges.append(f":blue-badge[answer {safe_text.inline(answer)}]")
     with st.container(border=True, gap="xsmall"):
         st.markdown(f"**Prompt {prompt.key}** &nbsp;{' '.join(badges)}")
-        responses.text(prompt.text, raw)
+        responses.text(prompt.text, raw, "prompt")
 
 
 def _gate(source: Source, peer: PeerGroup, labels: dict[str, str]) -> None:
