@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from population.config import ClusterConfig
+from population.placement.ray import Cluster, connect
+
 CPUS = 16
 
 
@@ -33,3 +36,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         head.stdin.close()
         head.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def cluster(address: str) -> Iterator[Cluster]:
+    """A connection to the cluster; runs in the same process need a module without it."""
+    with connect(address, ClusterConfig(heartbeat_s=0.5, heartbeat_deadline_s=120), {"CPU": 8}) as found:
+        yield found

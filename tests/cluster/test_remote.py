@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +21,6 @@ from tests.cluster.things import Thing
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 180.0
-
-
-@pytest.fixture(scope="module")
-def cluster(address: str) -> Iterator[Cluster]:
-    with connect(address, ClusterConfig(heartbeat_s=0.5, heartbeat_deadline_s=120), {"CPU": 8}) as found:
-        yield found
 
 
 def rooms(cluster: Cluster, number: int) -> list[Room]:

@@ -18,6 +18,8 @@ from server.store.reader import Reader, open_reader
 from tests.commands import ROOT, run
 
 STEPS = 6
+# Metrics of time, which no two runs share.
+NOT_KEPT = ("seconds_", "idle_", "step_seconds", "tokens_per_second")
 DYING = ROOT / "tests" / "faults" / "dying_run.py"
 # (phase, step, longest delay in s): every phase of a step, and all writes; checkpoints fall on steps 2, 4 and 6,
 # evaluations on 3 and 6.
@@ -70,19 +72,19 @@ def kept(warm_folder: Path, uid: str) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.glob("*/*"))
 
 
-def everything(reader: Reader, uid: str) -> dict[str, Any]:
+def everything(reader: Reader, uid: str, steps: int = STEPS) -> dict[str, Any]:
     """All that must not depend on kills: prompts, counts, transfers, losses, evaluations."""
-    names = [n for n in reader.metric_names(uid) if not n.startswith(("seconds_", "step_seconds", "tokens_per_second"))]
+    names = [n for n in reader.metric_names(uid) if not n.startswith(NOT_KEPT)]
     return {
-        "transfers": reader.transfers(uid, 1, STEPS, limit=10_000),
-        "counts": {k: v.tolist() for k, v in reader.member_history(uid, range(STEPS + 1)).items()},
-        "pairs": {k: v.tolist() for k, v in reader.pair_history(uid, range(STEPS + 1)).items()},
-        "patterns": reader.patterns(uid, 1, STEPS, limit=100),
+        "transfers": reader.transfers(uid, 1, steps, limit=10_000),
+        "counts": {k: v.tolist() for k, v in reader.member_history(uid, range(steps + 1)).items()},
+        "pairs": {k: v.tolist() for k, v in reader.pair_history(uid, range(steps + 1)).items()},
+        "patterns": reader.patterns(uid, 1, steps, limit=100),
         "evaluations": reader.evaluations(uid),
         "best": reader.best(uid),
         "repeats": reader.repeats(uid),
         "metrics": {
-            n: [np.nan_to_num(part, nan=-1.0).tolist() for part in reader.metric_series(uid, n, 1, STEPS)]
+            n: [np.nan_to_num(part, nan=-1.0).tolist() for part in reader.metric_series(uid, n, 1, steps)]
             for n in names
         },
     }
