@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from population.config import RunConfig, load
+from population.config import RunConfig, load, with_trackers
 from population.errors import ConfigError
 from population.store_cli import store as store_commands
 from population.user_errors import user_errors
@@ -45,6 +45,9 @@ def train(
     run: Annotated[str | None, typer.Option("--run", help="uid of the run to start or to resume")] = None,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="serve the dashboard while training")] = False,
     port: Annotated[int, typer.Option(help="port of the dashboard; 0 picks a free one")] = 8501,
+    tracker: Annotated[
+        list[str] | None, typer.Option("--tracker", metavar="NAME", help="tensorboard, wandb, mlflow or trackio")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
     cluster: Annotated[
         str | None,
@@ -53,7 +56,7 @@ def train(
 ) -> None:
     """Train a population."""
     with user_errors():
-        settings = load(config, set_ or (), overlay or ())
+        settings = with_trackers(load(config, set_ or (), overlay or ()), tracker or ())
         _one_thread_per_member(settings)
         from population.run import train as train_run
 

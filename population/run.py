@@ -42,6 +42,7 @@ from population.plan import Plan, make_plan, total_steps
 from population.prompts import Problem, PromptBatches, load_problems, problems_digest
 from population.recorded import open_recordings
 from population.recording import prompt_record
+from population.trackers import followed
 from server.store.connections import has_store, locate, without_password
 from server.store.reader import RunInfo, open_reader
 from server.store.records import EventRecord, LeaseError, MemberRecord, RunRecord, StoreError
@@ -181,7 +182,8 @@ def train(
         )
         stack.callback(coordinator.failures.close)
         first_step = begin(coordinator, prepared, run_uid, previous)
-        with recorded_outcome(store), heartbeat(store):
+        shown = followed(config.trackers, config.folder / "trackers", config.store_url, store, first_step - 1)
+        with recorded_outcome(store), heartbeat(store), shown:
             remark(coordinator, prepared, first_step, watch.note)
             watch.begin(run_uid, first_step, prepared.steps)
             coordinator.run(first_step, prepared.steps, watch.step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -79,6 +80,21 @@ def prune_store(
             print(json.dumps(dataclasses.asdict(found), indent=2))
         else:
             _print_pruned(Console(), found, dry_run)
+
+
+@store.command("export")
+def export_run(
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="tensorboard, wandb, mlflow or trackio")],
+    url: Url = DEFAULT,
+    run: Annotated[str, typer.Option("--run", help="uid, or latest")] = "latest",
+    into: Annotated[Path, typer.Option("--into", help="folder of what the tracker keeps here")] = Path("trackers"),
+    project: Annotated[str, typer.Option(help="project of W&B and Trackio, experiment of MLflow")] = "graft",
+) -> None:
+    """Send a recorded run to a tracker."""
+    with user_errors():
+        from server.trackers.exporter import export
+
+        print(f"{to}: {export(url, run, to, into, project):,} steps")
 
 
 @store.command("grant-reader")

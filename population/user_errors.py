@@ -10,6 +10,7 @@ import typer
 
 from population.errors import PlacementError, RunError
 from server.store.records import StoreError
+from server.trackers.tracker import TrackerError
 
 
 @contextmanager
@@ -19,7 +20,7 @@ def user_errors(after_stop: str = "go on with --resume") -> Iterator[None]:
     """
     try:
         yield
-    except (RunError, StoreError) as error:
+    except (RunError, StoreError, TrackerError) as error:
         if not _mendable(error):
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)

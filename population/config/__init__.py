@@ -13,7 +13,7 @@ from population.config.data import (
     RecordedSource,
     TrainDataConfig,
 )
-from population.config.run import RunConfig, as_dict, as_recorded, course, differences, digest, load, parse
+from population.config.run import RunConfig, as_dict, as_recorded, course, differences, digest, load, parse, with_trackers
 from population.config.section import Section
 from population.config.sglang import SglangConfig
 from population.config.training import (
@@ -25,6 +25,7 @@ from population.config.training import (
     RolloutConfig,
     UpdateConfig,
 )
+from population.config.trackers import TrackerConfig
 from population.errors import ConfigError
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "RunConfig",
     "Section",
     "SglangConfig",
+    "TrackerConfig",
     "TrainDataConfig",
     "UpdateConfig",
     "as_dict",
@@ -55,4 +57,5 @@ __all__ = [
     "digest",
     "load",
     "parse",
+    "with_trackers",
 ]

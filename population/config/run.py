@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 from urllib.parse import quote
 
 from pydantic import Field, ValidationError, model_validator
@@ -22,6 +22,7 @@ from graft.selection import exchange, random_prompts
 from population.config.cluster import ClusterConfig
 from population.config.data import EvaluationConfig, MemberConfig, TrainDataConfig
 from population.config.section import PositiveInt, Section
+from population.config.trackers import TrackerConfig, Trackers
 from population.config.sglang import SglangConfig
 from population.config.training import (
     CheckpointConfig,
@@ -63,6 +64,7 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     rewards: RewardConfig = RewardConfig()
     deadlines: DeadlineConfig = DeadlineConfig()
+    trackers: Trackers = Field(default=(), description="experiment trackers that are shown the run")
     cluster: ClusterConfig = ClusterConfig()
 
     @property
@@ -174,6 +176,19 @@ def load(path: str | Path, overrides: Sequence[str] = (), overlays: Sequence[str
     return _validated(stack(layers, overrides), " + ".join(source for source, _ in layers))
 
 
+def with_trackers(config: RunConfig, kinds: Sequence[str]) -> RunConfig:
+    """The configuration with further trackers by name; those it has keep their settings. Raises ConfigError."""
+    known = get_args(TrackerConfig.model_fields["kind"].annotation)
+    for kind in kinds:
+        if kind not in known:
+            near = difflib.get_close_matches(kind, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
+            raise ConfigError(f"--tracker: there is no tracker {kind!r}; {hint}")
+    named = {tracker.kind for tracker in config.trackers}
+    more = tuple(TrackerConfig.model_validate({"kind": kind}) for kind in dict.fromkeys(kinds) if kind not in named)
+    return config.model_copy(update={"trackers": (*config.trackers, *more)})
+
+
 def parse(tree: Mapping[str, Any], source: str = "configuration") -> RunConfig:
     """Validate a nested mapping; errors as in :func:`load`."""
     return _validated(stack([(source, tree)], ()), source)
@@ -206,7 +221,7 @@ def as_recorded(config: RunConfig) -> dict[str, Any]:
 
 
 # What a resumed run may change: its length, where it runs, and where and how often it writes.
-FREE_KEYS = ("steps", "epochs", "folder", "store", "checkpoint", "deadlines", "name", "cluster")
+FREE_KEYS = ("steps", "epochs", "folder", "store", "checkpoint", "deadlines", "name", "cluster", "trackers")
 
 
 def course(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -179,3 +179,22 @@ def metric_series(connection: Connection, key: RunKey, name: str, low: int, high
         if numerator is not None and denominator is not None:
             parts[:, place[step], member] = numerator, denominator
     return np.array(steps, np.int64), parts[0], parts[1]
+
+
+def metric_values(
+    connection: Connection, key: RunKey, low: int, high: int
+) -> list[tuple[int, str | None, str, float, float]]:
+    """As `Reader.metric_values`, steps low + 1 .. high."""
+    metrics, names = schema.metrics, schema.metric_names
+    rows = connection.execute(
+        select(metrics.c.step, metrics.c.member, names.c.name, metrics.c.numerator, metrics.c.denominator)
+        .join(names, names.c.id == metrics.c.name)
+        .where(metrics.c.run == key.id, metrics.c.finite, metrics.c.step.between(low + 1, high))
+        # The key goes by name and member before it comes to the step.
+        .where(metrics.c.member.in_(range(schema.WHOLE_RUN, len(key.members))))
+        .order_by(metrics.c.step, metrics.c.member, names.c.name)
+    )
+    return [
+        (step, None if member == schema.WHOLE_RUN else key.members[member], name, numerator, denominator)
+        for step, member, name, numerator, denominator in rows
+    ]
