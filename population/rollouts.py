@@ -127,6 +127,7 @@ class Sampler:
     def forget(self, name: str) -> None:
         """Nobody waits for this member any more."""
         self._waiting.drawn(name)
+        self._waiting.judged(name)
 
     def collect(self, step: int) -> StepRollouts:
         """n responses per member and prompt of the step's batch from theta_old, verified.
@@ -238,27 +239,35 @@ class Sampler:
 
 
 class _Waiting:
-    """What members that are through wait for: the samples of others, or only their verification."""
+    """What members that are through wait for: the samples of others, only their verification, or nobody any more."""
 
     def __init__(self, members: Mapping[str, Member], timelines: Timelines) -> None:
         self._members, self._timelines = members, timelines
         self._lock = threading.Lock()
         self._to_draw: set[str] = set()
+        self._to_judge: set[str] = set()
 
     def begin(self, names: Iterable[str]) -> None:
         with self._lock:
-            self._to_draw = set(names)
+            self._to_draw, self._to_judge = set(names), set(names)
 
     def drawn(self, name: str) -> None:
         with self._lock:
             self._to_draw.discard(name)
-            if not self._to_draw:
-                for other in list(self._members):
-                    self._timelines.enter(other, "idle_grading", only_after="idle_barrier")
+            self._go_on()
 
     def judged(self, name: str) -> None:
         with self._lock:
-            self._timelines.enter(name, "idle_barrier" if self._to_draw else "idle_grading")
+            self._to_judge.discard(name)
+            self._timelines.enter(name, "idle_barrier")
+            self._go_on()
+
+    def _go_on(self) -> None:
+        for name in list(self._members):
+            if not self._to_draw:
+                self._timelines.enter(name, "idle_grading", only_after="idle_barrier")
+            if not self._to_judge:
+                self._timelines.enter(name, "idle_other", only_after="idle_grading")
 
 
 def _check_versions(name: str, samples: Samples, expected: int) -> None:
