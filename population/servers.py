@@ -20,15 +20,18 @@ def server_specs(
     config: RunConfig, member: MemberConfig, place: Path, *, positions: int | None, dtype: str, on_gpu: bool
 ) -> list[ServerSpec]:
     """How each replica of a member is started. `place`: folder of the member's servers; positions: the longest sequence
-    of the model, None for no limit.
+    of the model, None for no limit. Replicas share out the GPUs that are named, or else those that this process sees.
     """
     asked, longest = config.servers_of(member), config.rollouts.max_prompt_tokens + config.rollouts.max_response_tokens
     each = asked.tensor_parallel * asked.data_parallel
-    if on_gpu and asked.replicas > 1 and not asked.gpus:
-        raise ConfigError(
-            f"member {member.name!r}: {asked.replicas} replicas would all start on the first GPU; name "
-            f"{asked.replicas * each} in rollouts.sglang.gpus"
-        )
+    gpus = [str(gpu) for gpu in asked.gpus]
+    if on_gpu and not gpus and asked.replicas > 1:
+        gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+        if len(gpus) < asked.replicas * each:
+            raise ConfigError(
+                f"member {member.name!r}: {asked.replicas} replicas would all start on the first GPU; name "
+                f"{asked.replicas * each} in rollouts.sglang.gpus"
+            )
     return [
         ServerSpec(
             name=f"member {member.name!r}" if asked.replicas == 1 else f"member {member.name!r}, replica {replica}",
@@ -42,7 +45,7 @@ def server_specs(
             tensor_parallel=asked.tensor_parallel,
             data_parallel=asked.data_parallel,
             memory_fraction=asked.memory_fraction,
-            gpus=tuple(str(gpu) for gpu in asked.gpus[replica * each : (replica + 1) * each]) if on_gpu else (),
+            gpus=tuple(gpus[replica * each : (replica + 1) * each]) if on_gpu else (),
             memory_saver=config.rollouts.sleep,
             threads=config.update.threads,
             flags=asked.flags,

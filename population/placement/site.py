@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from population.config import ClusterConfig, RunConfig
+from population.config import ClusterConfig, RunConfig, SglangConfig
 from population.errors import ConfigError
 from population.grading import reward_service
 from population.placement.local import Local
@@ -57,6 +57,25 @@ def refuse_unplaced(config: RunConfig, *, clustered: bool) -> None:
             f"cluster.gpus_per_engine: {asked.gpus_per_engine:g} with gpus_per_rank = {asked.gpus_per_rank:g} puts the "
             "embedded engine and its trainer on different kinds of device, so their weights would differ; give both "
             "a share of a GPU, or neither"
+        )
+    if clustered and config.rollouts.engine == "sglang":
+        for member in config.trained:
+            _check_servers_room(member.name, config.servers_of(member), asked)
+
+
+def _check_servers_room(name: str, servers: SglangConfig, asked: ClusterConfig) -> None:
+    """ConfigError where Ray gives an engine other GPUs than its servers are to use."""
+    if servers.gpus:
+        raise ConfigError(
+            f"member {name!r}: sglang.gpus: with --cluster, Ray chooses the GPUs; leave gpus out and set "
+            "cluster.gpus_per_engine"
+        )
+    wanted = servers.replicas * servers.tensor_parallel * servers.data_parallel
+    given = asked.gpus_per_engine
+    if asked.gpus_per_rank and not servers.urls and given != wanted and not (wanted == 1 and 0 < given < 1):
+        raise ConfigError(
+            f"member {name!r}: its SGLang servers take {wanted} GPU(s), replicas x tensor_parallel x data_parallel, but "
+            f"cluster.gpus_per_engine is {given:g}; set it to {wanted}"
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from population.config import ConfigError, RunConfig, parse
+from population.placement.site import refuse_unplaced
 from population.servers import attached, server_specs
 from server.rollouts.sglang_process import ServerSpec
 
@@ -57,12 +58,48 @@ def test_the_context_is_what_a_run_can_fill_and_no_longer_than_the_models(positi
     assert specs({}, positions=positions)[0].context_length == expected
 
 
-def test_several_replicas_need_gpus_by_name_where_there_are_gpus() -> None:
+def test_replicas_without_gpus_by_name_share_out_those_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert [spec.gpus for spec in specs({"replicas": 2})] == [("2",), ("5",)]
+    assert specs({})[0].gpus == ()
+
+
+def test_several_replicas_need_gpus_by_name_where_none_are_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(
         ConfigError, match=r"member 'a': 2 replicas would all start on the first GPU; name 2 in rollouts"
     ):
         specs({"replicas": 2})
     assert len(specs({"replicas": 2}, on_gpu=False)) == 2
+
+
+@pytest.mark.parametrize(
+    ("servers", "per_engine", "message"),
+    [
+        ({"gpus": [0]}, 1, r"Ray chooses the GPUs; leave gpus out"),
+        (
+            {"tensor_parallel": 2, "replicas": 2},
+            2,
+            r"take 4 GPU\(s\), .* but cluster.gpus_per_engine is 2; set it to 4",
+        ),
+        ({}, 0, r"take 1 GPU\(s\), .* but cluster.gpus_per_engine is 0; set it to 1"),
+        ({}, 0.5, None),
+        ({"replicas": 3}, 3, None),
+        ({"urls": ["http://h:1"]}, 0, None),
+    ],
+)
+def test_on_a_cluster_an_engine_gets_the_gpus_of_its_servers(
+    servers: dict[str, Any], per_engine: float, message: str | None
+) -> None:
+    config = run_with(servers)
+    cluster = config.cluster.model_copy(update={"gpus_per_rank": 1, "gpus_per_engine": per_engine})
+    placed = config.model_copy(update={"cluster": cluster})
+    if message is None:
+        refuse_unplaced(placed, clustered=True)
+    else:
+        with pytest.raises(ConfigError, match=message):
+            refuse_unplaced(placed, clustered=True)
+    refuse_unplaced(placed, clustered=False)
 
 
 def test_keys_of_running_servers_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
