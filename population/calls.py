@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_for
 from typing import Any, Literal, Protocol, TypeVar
 
-from population.errors import MemberDropped, MemberLost, PartLost
+from population.errors import MemberDropped, MemberLost, PartLost, PlacementError
 from population.placement import Placement, wait
 
 Part = Literal["trainer", "engine"]
@@ -43,7 +43,14 @@ def ask(
     """
     placement = getattr(member, part)
     try:
-        return wait(placement.call(method, *arguments), deadline_s, member=member.name, phase=phase, step=step)
+        call = placement.call(method, *arguments)
+    except PlacementError as closed:
+        if getattr(member, part) is placement:
+            raise
+        # Between the two lines above another thread found it lost and put a new one in its place.
+        raise PartLost(member.name, part, placement, phase, step, str(closed)) from closed
+    try:
+        return wait(call, deadline_s, member=member.name, phase=phase, step=step)
     except MemberLost as lost:
         raise PartLost(member.name, part, placement, phase, step, lost.reason) from lost
 

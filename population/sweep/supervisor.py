@@ -21,9 +21,12 @@ import yaml
 from population.config import as_dict
 from population.sweep.spec import PlannedRun
 from population.sweep.state import State, recorded
+from server.store.records import StoreError
 
 TICK_S = 0.2
 LOOK_EVERY_S = 2.0
+# A store that is being written, or whose server restarts, may not be readable at every look.
+READABLE_WITHIN_S = 120.0
 # An interrupted run notes its outcome in its store, which takes moments; a step may have to end first.
 STOP_WITHIN_S = 60.0
 TAIL_LINES = 5
@@ -54,6 +57,8 @@ class _Process:
     run: PlannedRun
     popen: subprocess.Popen[bytes]
     deadline: float
+    steps: tuple[int, int] = (0, 0)
+    unreadable_since: float | None = None
 
 
 def supervise(
@@ -76,7 +81,7 @@ def supervise(
                 running.append(_start(run, states[run.uid], deadline_s))
                 observer.started(run, resumed=states[run.uid] == "begun")
             if time.monotonic() - looked > LOOK_EVERY_S:
-                observer.progress({one.run.uid: _steps(one.run) for one in running})
+                observer.progress({one.run.uid: _steps(one) for one in running})
                 looked = time.monotonic()
             time.sleep(TICK_S)
     finally:
@@ -139,9 +144,19 @@ def tail(log: Path) -> list[str]:
     return lines[-TAIL_LINES:] or ["(nothing)"]
 
 
-def _steps(run: PlannedRun) -> tuple[int, int]:
-    info = recorded(run)
-    return (0, 0) if info is None else (info.last_step or 0, info.total_steps)
+def _steps(process: _Process) -> tuple[int, int]:
+    """Steps recorded and in all; those of the last look while the store cannot be read, for so long."""
+    try:
+        info = recorded(process.run)
+    except StoreError:
+        now = time.monotonic()
+        process.unreadable_since = process.unreadable_since or now
+        if now - process.unreadable_since > READABLE_WITHIN_S:
+            raise
+        return process.steps
+    process.unreadable_since = None
+    process.steps = (0, 0) if info is None else (info.last_step or 0, info.total_steps)
+    return process.steps
 
 
 def _stop(processes: Sequence[_Process]) -> None:
