@@ -11,6 +11,7 @@ import argparse
 import os
 import signal
 import sys
+from pathlib import Path
 
 from dashboard.launch import STORE_VARIABLE, DashboardError, end_with_parent, serve
 
@@ -21,7 +22,12 @@ def main() -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8501, help="0 picks a free one")
     parser.add_argument(
-        "--insecure", action="store_true", help="allow an address that others can reach; there is no login"
+        "--insecure", action="store_true", help="allow an address that others can reach, without login or encryption"
+    )
+    parser.add_argument("--auth", choices=["none", "oidc"], default="none", help="oidc: readers log in")
+    parser.add_argument("--secrets", type=Path, default=Path(".streamlit/secrets.toml"), help="settings of --auth oidc")
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a name browsers use, for instance a proxy's"
     )
     parser.add_argument(
         "--end-with-parent", action="store_true", help="stop when the process that started this one ends"
@@ -33,7 +39,12 @@ def main() -> int:
         signal.signal(number, lambda *_: sys.exit(0))
     try:
         with serve(
-            os.environ[STORE_VARIABLE], host=arguments.host, port=arguments.port, insecure=arguments.insecure
+            os.environ[STORE_VARIABLE],
+            host=arguments.host,
+            port=arguments.port,
+            insecure=arguments.insecure,
+            secrets=arguments.secrets if arguments.auth == "oidc" else None,
+            names=arguments.allow_host,
         ) as server:
             print(server.url, flush=True)
             return server.wait()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import streamlit as st
 
-from dashboard import safe_text
+from dashboard import entrance, safe_text
 from dashboard.controls import Choice
 from dashboard.pages import complementarity, overview, trajectories
 from dashboard.sidebar import keep_range_in_address, sidebar
@@ -40,6 +40,8 @@ def main() -> None:
     """One script run: sidebar, then the page inside the fragment that refreshes."""
     st.set_page_config("GRAFT population", page_icon=str(HERE / "icon.png"), layout="wide")
     st.html(HERE / "dashboard.css")
+    if not entrance.passed():
+        return
     choices: list[Choice] = []
     current = st.navigation([_page(entry, choices) for entry in PAGES], position="top")
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import json
 import os
 import signal
@@ -21,15 +20,21 @@ import time
 import tomllib
 import urllib.request
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from dashboard.door import is_loopback, own_names
+from dashboard.login import Login, LoginError, check
+
 STORE_VARIABLE = "GRAFT_STORE_URL"
+NAMES_VARIABLE = "GRAFT_DASHBOARD_NAMES"
+# The checked secrets file of a server with login; not set for one without.
+SECRETS_VARIABLE = "GRAFT_DASHBOARD_SECRETS"
 _PARENT_VARIABLE = "GRAFT_DASHBOARD_PARENT"
 _HERE = Path(__file__).resolve().parent
-ENTRY = _HERE / "entry" / "streamlit_app.py"
+ENTRY = _HERE / "entry" / "dashboard_server.py"
 _READY_S = 90.0
 _STOP_S = 5.0
 
@@ -77,18 +82,24 @@ def serve(
     port: int = 8501,
     open_browser: bool = False,
     insecure: bool = False,
+    secrets: Path | None = None,
+    names: Sequence[str] = (),
     ready_s: float = _READY_S,
 ) -> Dashboard:
     """Start the dashboard over a store and return once it answers; `port` 0 takes any free one.
 
-    The store need not exist yet: the pages wait for it. DashboardError when the port is taken, the server does not come
-    up within `ready_s` seconds, or `host` is not this machine's loopback and `insecure` is not set (there is no login).
+    The store need not exist yet: the pages wait for it. `secrets` is the file of a login (see `dashboard.login`);
+    `names` are host names, besides its own, under which browsers reach the server. DashboardError when the port is
+    taken, the server does not come up within `ready_s` seconds, the login is not set up, or `host` is not this
+    machine's loopback and there is neither a login nor `insecure`.
     """
-    if not insecure and not _is_loopback(host):
+    if secrets is None and not insecure and not is_loopback(host):
         raise DashboardError(
-            f"the dashboard has no login, so it does not listen on {host}; "
-            "use 127.0.0.1 with an SSH tunnel, or --insecure"
+            f"the dashboard has no login by itself, so it does not listen on {host}; "
+            "use 127.0.0.1 with an SSH tunnel, --auth oidc, or --insecure"
         )
+    login = None if secrets is None else _checked_login(secrets, insecure)
+    known = own_names(host, [*names, *([login.host] if login else [])])
     port = _free_port(host, port)
     address = f"[{host}]" if ":" in host else host
     log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
@@ -98,7 +109,7 @@ def serve(
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        env=_environment(store_url),
+        env=_environment(store_url, known, login),
         # Ctrl-C reaches this process alone; it decides when the server goes.
         start_new_session=True,
     )
@@ -113,7 +124,14 @@ def serve(
     return server
 
 
-def server_flags(host: str, port: int) -> list[str]:
+def _checked_login(secrets: Path, insecure: bool) -> Login:
+    try:
+        return check(secrets, insecure=insecure)
+    except LoginError as error:
+        raise DashboardError(str(error)) from None
+
+
+def server_flags(host: str, port: int, names: Sequence[str], secrets: str | None = None) -> list[str]:
     """Streamlit's settings as command-line flags, which no configuration file of the user overrides."""
     settings: dict[str, object] = {
         "server.address": host,
@@ -122,16 +140,19 @@ def server_flags(host: str, port: int) -> list[str]:
         "server.showEmailPrompt": False,
         "server.fileWatcherType": "none",
         "server.enableAgentApi": False,
+        # Both: the one keeps other pages from sending files, the other from opening a connection.
+        "server.enableXsrfProtection": True,
+        "server.enableCORS": True,
         "server.maxCacheDataSize": "256MB",
         "browser.gatherUsageStats": False,
         "client.toolbarMode": "viewer",
         "client.showErrorDetails": "type",
+        "client.showErrorLinks": False,
         **_flatten(tomllib.loads((_HERE / "theme.toml").read_text("utf-8"))),
     }
     flags = [f"--{key}={_flag_value(value)}" for key, value in settings.items()]
-    # A web page elsewhere whose name resolves to this address must not read the store.
-    names = () if _is_any(host) else ("localhost", "127.0.0.1", host)
-    return flags + [f"--server.allowedHosts={name}" for name in dict.fromkeys(names)]
+    flags += [f"--server.allowedHosts={name}" for name in names]
+    return flags if secrets is None else [*flags, f"--secrets.files={secrets}"]
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
@@ -145,25 +166,20 @@ def _flag_value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _environment(store_url: str) -> dict[str, str]:
+def _environment(store_url: str, names: Sequence[str], login: Login | None) -> dict[str, str]:
     inherited = os.environ.get("PYTHONPATH")
     return {
-        **{key: value for key, value in os.environ.items() if not key.startswith("STREAMLIT_")},
+        **{
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("STREAMLIT_") and key != SECRETS_VARIABLE
+        },
         STORE_VARIABLE: store_url,
+        NAMES_VARIABLE: ",".join(names),
+        **({SECRETS_VARIABLE: str(login.secrets.absolute())} if login else {}),
         _PARENT_VARIABLE: str(os.getpid()),
         "PYTHONPATH": os.pathsep.join([str(_HERE.parent), *([inherited] if inherited else [])]),
     }
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _is_any(host: str) -> bool:
-    return host in ("0.0.0.0", "::")
 
 
 def _free_port(host: str, port: int) -> int:
@@ -232,7 +248,8 @@ def main(arguments: list[str]) -> None:
     end_with_parent(int(os.environ[_PARENT_VARIABLE]))
     from streamlit.web import cli
 
-    sys.argv = ["streamlit", "run", str(ENTRY), *server_flags(host, int(port))]
+    names, secrets = os.environ[NAMES_VARIABLE].split(","), os.environ.get(SECRETS_VARIABLE)
+    sys.argv = ["streamlit", "run", str(ENTRY), *server_flags(host, int(port), names, secrets)]
     cli.main(prog_name="streamlit")
 
 

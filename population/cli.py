@@ -231,14 +231,21 @@ def replay(
 @app.command()
 def dashboard(
     store: Annotated[str, typer.Option(help="database URL of the store")] = "sqlite:///runs/graft.db",
-    host: Annotated[str, typer.Option(help="address to listen on; only loopback is allowed")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="where to listen; not loopback: --auth or --insecure")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 picks a free port")] = 8501,
-    insecure: Annotated[bool, typer.Option("--insecure", help="allow another address; there is no login")] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="allow another address without login, or a login without encryption")
+    ] = False,
+    auth: Annotated[str, typer.Option(help="none, or oidc: readers log in (docs/dashboard.md)")] = "none",
+    secrets: Annotated[Path, typer.Option(help="settings of --auth oidc")] = Path(".streamlit/secrets.toml"),
+    allow_host: Annotated[list[str] | None, typer.Option(help="a name browsers use, for instance a proxy's")] = None,
 ) -> None:
     """Serve the dashboard of a store until Ctrl-C."""
     environment = {**os.environ, "GRAFT_STORE_URL": store}
     command = [sys.executable, "-m", "dashboard", "--host", host, "--port", str(port)]
     command += ["--insecure"] if insecure else []
+    command += ["--auth", auth, "--secrets", str(secrets)]
+    command += [part for name in allow_host or () for part in ("--allow-host", name)]
     os.execve(sys.executable, command, environment)
 
 

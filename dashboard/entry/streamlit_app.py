@@ -1,8 +1,4 @@
-"""What `streamlit run` is given.
-
-It lies apart from `dashboard/pages`: Streamlit takes any folder of that name beside its script for pages of its own,
-and would run them bare when a link leads there first.
-"""
+"""The script that a browser session runs."""
 
 from dashboard.app import main
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dashboard import launch
+from dashboard.door import own_names
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "postgresql://user:hunter2@db/graft"
@@ -65,21 +66,25 @@ def test_an_address_of_another_machine_is_one_line() -> None:
 
 
 def test_flags_keep_the_server_private_and_carry_the_theme() -> None:
-    flags = launch.server_flags("127.0.0.1", 8501)
+    flags = launch.server_flags("127.0.0.1", 8501, own_names("127.0.0.1"))
     assert {
         "--server.address=127.0.0.1",
         "--browser.gatherUsageStats=false",
         "--server.fileWatcherType=none",
         "--server.allowedHosts=localhost",
         "--server.allowedHosts=127.0.0.1",
+        "--server.enableXsrfProtection=true",
+        "--server.enableCORS=true",
+        "--client.showErrorLinks=false",
         "--theme.dark.backgroundColor=#0F141B",
         "--theme.light.sidebar.backgroundColor=#F6F8FB",
     } <= set(flags)
-    assert not [flag for flag in launch.server_flags("0.0.0.0", 1) if "allowedHosts" in flag]
+    assert not [flag for flag in flags if "secrets" in flag]
+    assert "--secrets.files=/x.toml" in launch.server_flags("127.0.0.1", 1, ["localhost"], "/x.toml")
 
 
 def test_the_package_ships_what_the_server_needs() -> None:
-    for name in ("theme.toml", "icon.png", "dashboard.css", "entry/streamlit_app.py"):
+    for name in ("theme.toml", "icon.png", "dashboard.css", "entry/streamlit_app.py", "entry/dashboard_server.py"):
         assert (ROOT / "dashboard" / name).is_file()
     # Streamlit would serve a folder `pages` beside its script on its own.
     assert not (launch.ENTRY.parent / "pages").exists()
