@@ -119,7 +119,7 @@ def _arm_and_selector(text: str) -> tuple[str | None, str]:
 def _store_and_glob(selector: str, store: str) -> tuple[str, str]:
     """A selector is a store, STORE:GLOB, or a glob in the default store."""
     head, separator, tail = selector.rpartition(":")
-    if separator and not tail.startswith("//"):
+    if separator and "/" not in tail:  # else it is a URL's port, password or scheme
         return head, tail
     if "://" in selector or Path(selector).is_file():
         return selector, "*"

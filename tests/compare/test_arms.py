@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from population.compare import arms
 from population.compare.arms import CompareError, select
 from population.compare.command import compare
 from population.compare.results import read_result
@@ -137,3 +138,20 @@ def test_recorded_partners_are_not_compared_and_cost_nothing(store: Path) -> Non
         wall = reader.run_metric("b-0", "step_seconds", 1, 4)[0]
     assert result.members == (first["name"],)
     assert result.total("wall_seconds", result.members) == pytest.approx(wall)
+
+
+@pytest.mark.parametrize(
+    ("selector", "store", "glob"),
+    [
+        ("postgresql+psycopg://me@db.example:5432/graft", "postgresql+psycopg://me@db.example:5432/graft", "*"),
+        ("postgresql://me:pa@db/graft:demo-*", "postgresql://me:pa@db/graft", "demo-*"),
+        ("postgresql://me@/graft?host=/var/run:latest", "postgresql://me@/graft?host=/var/run", "latest"),
+        ("sqlite:///runs/graft.db", "sqlite:///runs/graft.db", "*"),
+        ("runs/graft.db:[ac]-*", "runs/graft.db", "[ac]-*"),
+        ("demo-1", "default", "demo-1"),
+    ],
+)
+def test_a_store_is_told_apart_from_the_glob_behind_it(selector: str, store: str, glob: str) -> None:
+    assert arms._store_and_glob(selector, "default") == (store, glob)
+    assert arms._arm_and_selector(selector) == (None, selector)
+    assert arms._arm_and_selector(f"mine={selector}") == ("mine", selector)

@@ -176,11 +176,11 @@ def test_without_a_backup_program_the_upgrade_says_how_to_go_on(
     open_reader(older).close()
 
 
-def _first_schema(path: Path, like: Path) -> None:
-    """A store of schema 0001 with the rows of a present one, whose places have one source each."""
+def _older_schema(path: Path, like: Path, version: str = "0001") -> None:
+    """A store of an older schema with the rows of a present one, whose places have one source each."""
     engine = locate(str(path)).writer_engine(references=False)
     with engine.begin() as connection:
-        command.upgrade(upgrade.migration_config(connection), "0001")
+        command.upgrade(upgrade.migration_config(connection), version)
     engine.dispose()
     database = sqlite3.connect(path)
     database.execute("ATTACH ? AS newer", (str(like),))
@@ -193,15 +193,16 @@ def _first_schema(path: Path, like: Path) -> None:
     database.close()
 
 
-def test_a_store_of_the_first_schema_is_upgraded_with_all_its_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", schema.VERSIONS[:-1])
+def test_a_store_of_every_older_schema_is_upgraded_with_all_its_rows(tmp_path: Path, version: str) -> None:
     make_store(tmp_path / "new", members=3, steps=4, prompts=12, n=4, nan_loss_at=2)
     (tmp_path / "old").mkdir()
     database = tmp_path / "old" / "store.db"
-    _first_schema(database, tmp_path / "new" / "store.db")
+    _older_schema(database, tmp_path / "new" / "store.db", version)
     shutil.copytree(tmp_path / "new" / "store_trajectories", tmp_path / "old" / "store_trajectories")
-    with pytest.raises(SchemaError, match=f"has schema 0001, this program needs {NEWEST}"):
+    with pytest.raises(SchemaError, match=f"has schema {version}, this program needs {NEWEST}"):
         open_reader(str(database))
-    assert upgrade.upgrade(str(database)).before == "0001"
+    assert upgrade.upgrade(str(database)).before == version
     assert audit(database) == []
     old, new = sqlite3.connect(database), sqlite3.connect(tmp_path / "new" / "store.db")
     for table in schema.metadata.sorted_tables:
@@ -217,7 +218,7 @@ def test_a_store_of_the_first_schema_is_upgraded_with_all_its_rows(tmp_path: Pat
 def test_a_response_without_its_transfer_stops_the_upgrade(tmp_path: Path) -> None:
     make_store(tmp_path / "new", steps=1, prompts=12, n=4)
     database = tmp_path / "store.db"
-    _first_schema(database, tmp_path / "new" / "store.db")
+    _older_schema(database, tmp_path / "new" / "store.db")
     broken = sqlite3.connect(database)
     broken.execute("DELETE FROM transfers")
     broken.commit()
