@@ -4,7 +4,7 @@ GRAFT := .venv/bin/graft
 STORE ?= sqlite:///runs/graft.db
 ARGS ?=
 
-.PHONY: help setup demo demo-compare demo-study demo-methods dashboard test postgres test-sglang browser lint format bench peers \
+.PHONY: help setup demo demo-compare demo-study demo-methods dashboard test postgres test-sglang test-gpu browser lint format bench peers \
 	clean distclean
 .NOTPARALLEL:
 
@@ -16,6 +16,7 @@ help:
 	@echo "make dashboard     the dashboard over a store (STORE=$(STORE))"
 	@echo "make test          lint, types and every test"
 	@echo "make test-sglang   tests against real SGLang servers on the CPU (.venv-sglang)"
+	@echo "make test-gpu      training, sampling and sleep on this machine's GPU, under 8 minutes (graft doctor --gpu)"
 	@echo "make bench         one GRPO step against TRL (.venv-bench)"
 	@echo "make peers         advantages and losses against verl and TRL (.venv-peers)"
 	@echo "make lint, make format, make setup, make clean, make distclean"
@@ -73,6 +74,10 @@ test-sglang: setup .venv-sglang/.installed
 
 bench: setup .venv-bench/.installed
 	@OMP_NUM_THREADS=1 $(PY) tests/benchmarks/run.py $(ARGS)
+
+# PY=python3 takes an environment of one's own, on a machine without a network.
+test-gpu: $(if $(filter .venv/bin/python,$(PY)),setup)
+	@$(PY) -m population doctor --gpu $(ARGS)
 
 peers: .venv-peers/.installed
 	@OMP_NUM_THREADS=1 .venv-peers/bin/python -m pytest -q -s -m peers tests/peers $(ARGS)

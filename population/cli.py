@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
 import typer
 from rich.console import Console
@@ -250,10 +250,21 @@ def dashboard(
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False) -> None:
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="train and sample on the GPU, in under 8 minutes")] = False,
+    device: Annotated[str, typer.Option("--device", help="of --gpu: cuda, or cpu to try the script itself")] = "cuda",
+    report: Annotated[Path, typer.Option("--report", help="folder of --gpu's report")] = Path("runs/gpu-check"),
+) -> None:
     """Say what this machine can run, and how to mend what it cannot."""
     from population import doctor as examination
 
+    if gpu:
+        from population.gpu_check.report import run
+
+        if device not in ("cuda", "cpu"):
+            raise typer.BadParameter(f"{device!r}: give cuda or cpu", param_hint="--device")
+        raise typer.Exit(run(Console(), report, device=cast(Literal["cuda", "cpu"], device)))
     raise typer.Exit(examination.run(as_json))
 
 

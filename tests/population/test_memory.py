@@ -170,3 +170,17 @@ def test_the_smallest_gpu_counts_and_none_is_not_zero(tmp_path: Path) -> None:
     program.chmod(0o755)
     assert gpu_memory_of(Machine(which=lambda name: str(program))) == 24576 * 2**20
     assert gpu_memory_of(Machine(which=lambda name: None)) is None
+
+
+@pytest.mark.parametrize(
+    ("overlay", "cluster", "gib"), [("one_node", True, 80), ("two_nodes", True, 80), ("one_gpu", False, 140)]
+)
+def test_the_shipped_gpu_overlays_fit_the_papers_first_pair_into_what_they_name(
+    overlay: str, cluster: bool, gib: int
+) -> None:
+    config = load("configs/paper/pair_1.yaml", (), [f"configs/gpu/{overlay}.yaml"])
+    needs = device_needs(config, models(), cluster)
+    assert all(need.fits(gib * GIB) for need in needs), [(need.name, need.total / GIB) for need in needs]
+    if cluster:
+        gpus = sum(need.count * min(need.share, 1) for need in needs)
+        assert gpus == {"one_node": 8, "two_nodes": 16}[overlay]
