@@ -94,12 +94,14 @@ class Schedule:
 
     def ready(self, step: int) -> None:
         """Bring all engines to the trainers' weights of a step, or to sleep where they are to hold none meanwhile."""
-        work = put_to_sleep if self._sleep else sync_member
+        turns = self.turns("engine", list(self.members))
 
-        def job(member: Member) -> None:
-            self.failures.guarded(member, partial(work, member, step, self._deadlines.sync_s))
+        def job(name: str) -> None:
+            member, work = self.members[name], put_to_sleep if self._sleep else sync_member
+            with turns[name]:
+                self.failures.guarded(member, partial(work, member, step, self._deadlines.sync_s))
 
-        all_of({name: begin(partial(job, member), f"sync {name}") for name, member in self.members.items()})
+        all_of({name: begin(partial(job, name), f"sync {name}") for name in turns})
 
     def score(self, step: int, rows: Mapping[str, Sequence[Pair]]) -> dict[str, list[np.ndarray]]:
         """{member: log-probs [T_i] of its rows under its trainer's weights}, all members at once."""
@@ -200,7 +202,8 @@ class Schedule:
         samples = self.failures.guarded(member, work)
         self.failures.tell_events(member, step)
         if self._sleep:
-            asleep = partial(put_to_sleep, member, step, self._deadlines.sync_s)
+            assert member.weight_version is not None
+            asleep = partial(put_to_sleep, member, member.weight_version, self._deadlines.sync_s)
             with self.timelines.during(name, "sync"):
                 self.failures.guarded(member, asleep)
         return samples

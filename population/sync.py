@@ -45,6 +45,9 @@ def in_sync(member: Member, step: int, deadline_s: float) -> None:
 
 
 def put_to_sleep(member: Member, step: int, deadline_s: float) -> None:
-    """The engine gives back its device memory; the next sync wakes it."""
+    """The engine gives back its device memory; the next sync wakes it. It has to hold weights, so it gets them first
+    where it does not.
+    """
+    in_sync(member, step, deadline_s)
     member.weight_version = None
     ask(member, "engine", "sleep", deadline_s=deadline_s, phase="sleep", step=step)

@@ -100,14 +100,16 @@ class SmallEngine:
     """Says what its weights, the prompt and the key of the sample make it say; right more or less often."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.numbers, self.version, self.asleep = name, b"", -1, False
+        self.name, self.numbers, self.version = name, b"", -1
 
     def load_weights(self, version: int, weights: Mapping[str, torch.Tensor]) -> str:
-        self.numbers, self.version, self.asleep = weights["numbers"].numpy().tobytes(), version, False
+        self.numbers, self.version = weights["numbers"].numpy().tobytes(), version
         return weights_checksum(weights)
 
     def sleep(self) -> None:
-        self.asleep, self.numbers = True, b""
+        if not self.numbers:
+            raise EngineError(f"{self.name} holds no weights to go to sleep with")
+        self.numbers = b""
 
     def drain_events(self) -> tuple[str, ...]:
         return ()

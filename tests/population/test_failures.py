@@ -71,6 +71,15 @@ def test_losses_on_top_of_losses_are_mended_too(undisturbed: dict[str, Any], tmp
         assert record(reader, "small", tmp_path) == undisturbed
 
 
+def test_an_engine_that_is_lost_as_it_falls_asleep_sleeps_after_all(
+    undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    losses = [Loss("a", "engine", "sleep", 1), Loss("b", "engine", "sleep", 3, "after")]
+    found, told, _ = carried_out(tmp_path, *losses, rollouts={"sleep": True})
+    assert found == undisturbed
+    assert [text.split(":")[0] for _, _, text in told] == ["engine lost in sleep"] * 2
+
+
 def test_a_call_that_is_not_answered_in_time_ends_the_part_and_is_made_again(
     undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
