@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from server.rewards import RewardService, RewardServiceError, VerdictCode, grade
+from server.rewards import Item, RewardService, RewardServiceError, VerdictCode, grade
 from server.rewards.cache import VerdictCache
 from server.rewards.process import processor_seconds
 
@@ -111,6 +111,30 @@ def test_a_worker_killed_while_idle_changes_no_verdict() -> None:
         assert [v.code for v in service.grade(pairs)] == expected(pairs)
         assert service.counters()["died_idle"] == 1
         assert "crash" not in service.counters()
+        (told,) = service.incidents()
+        assert told.startswith("1 verifier worker(s) died")
+        assert service.incidents() == []
+
+
+def test_a_worker_killed_in_the_middle_of_an_answer_costs_no_verdict_and_nothing_is_counted_twice(
+    tmp_path: Path,
+) -> None:
+    begun = tmp_path / "begun"
+    with RewardService(timeout_s=PATIENCE_S) as service:
+        service.load_reward("tests.rewards.toy_rewards:stalls_once")
+        items = [Item("1", str(begun), "", "tests.rewards.toy_rewards:stalls_once") for _ in range(2)]
+        items += [Item(str(n), f"{n}", "", "tests.rewards.toy_rewards:exact") for n in range(3)]
+        service.load_reward("tests.rewards.toy_rewards:exact")
+        before = service.counters()["right"]
+        future = service.submit(items)
+        wait_for(begun.exists)
+        (pid,) = service.worker_pids()
+        os.kill(pid, signal.SIGKILL)
+        assert [v.code for v in future.result(PATIENCE_S)] == [VerdictCode.RIGHT] * 5
+        counted = service.counters()
+        assert (counted["items"], counted["right"] - before, counted["died_busy"]) == (5, 5, 1)
+        assert "crash" not in counted
+        assert len(service.incidents()) == 1
 
 
 def test_a_worker_killed_over_an_item_is_tried_once_more_then_the_item_is_a_crash() -> None:

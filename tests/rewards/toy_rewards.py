@@ -30,6 +30,14 @@ def called(prompt: str, response: str, answer: str) -> Score:
     return Score(1, f"{os.getpid()} {calls} {response}")
 
 
+def stalls_once(prompt: str, response: str, answer: str) -> float:
+    """Sleeps when it is asked for the first time, which it notes in the file that the response names."""
+    if not os.path.exists(response):
+        with open(response, "w"):
+            time.sleep(10_000)
+    return 1.0
+
+
 def as_told(prompt: str, response: str, answer: str) -> float:
     """Does what the response says."""
     if response == "loop":
