@@ -14,6 +14,9 @@ from collections.abc import Iterator
 # Word joiner: no width, no break; it keeps automatic links, e-mail addresses, emoji and icons from being recognised.
 _JOINER = "\u2060"
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+)
 _PUNCTUATION = re.compile(r"([!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~])")
 _BREAKERS = re.compile(r"(\\:|\\@|(?i:www)(?=\\\.)|\\[-<>=~](?=\\[-<>=]))")
 _INDENT = re.compile(r"(?<=\n)[ \t]+")
@@ -64,7 +67,7 @@ def inline(text: str) -> str:
 
 def visible(text: str) -> str:
     """Raw text for a code block: characters that control, hide or reorder are written by their number."""
-    return _HIDDEN.sub(lambda found: f"⟨U+{ord(found.group()):04X}⟩", text.replace("\r\n", "\n"))
+    return _INVISIBLE.sub(lambda found: f"⟨U+{ord(found.group()):04X}⟩", text.replace("\r\n", "\n"))
 
 
 def math(text: str, limit: int | None = None) -> str:
