@@ -13,6 +13,7 @@ import math
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +29,9 @@ from server.rollouts.tokenizer import MemberTokenizer
 
 # How often one sample is drawn before the run is told that it cannot be had.
 TRIES = 5
+# Connections of one pool: httpx looks through all of them for every request, which takes longer than the request itself
+# where they are many.
+POOL = 4
 # Finite, as JSON has no infinity; divided by any temperature it still makes a probability of exactly 0.
 _NEVER = -1e30
 
@@ -168,12 +172,20 @@ class SamplingClient:
     ) -> None:
         self._load = [0] * len(self._exchanges)
         connections = self._max * len(self._exchanges)
-        free = asyncio.Semaphore(connections)
-        async with sampling_client(connections, self._transport) as client:
+        free: asyncio.Queue[httpx.AsyncClient] = asyncio.Queue()
+        async with AsyncExitStack() as stack:
+            for first in range(0, connections, POOL):
+                size = min(POOL, connections - first)
+                client = await stack.enter_async_context(sampling_client(size, self._transport))
+                for _ in range(size):
+                    free.put_nowait(client)
 
             async def one(row: Row) -> None:
-                async with free:
+                client = await free.get()
+                try:
                     into[row] = await self._draw(client, prompts[row[0]], row[1], params, terms, ends)
+                finally:
+                    free.put_nowait(client)
 
             try:
                 async with asyncio.TaskGroup() as group:

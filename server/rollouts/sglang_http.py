@@ -6,8 +6,10 @@ request that changes something is sent once: after a lost connection nobody know
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -203,10 +205,16 @@ class Exchange:
         return ServerLost(f"{method} {where}: {what} ({detail[:_TEXT]}); {state}", reached=reached)
 
 
+@cache
+def _certificates() -> ssl.SSLContext:
+    """What https is checked against; reading it takes as long as many requests, so it is read once."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
 def sampling_client(connections: int, transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
-    """The pool of the requests that sample, over all servers of a member."""
+    """A pool for requests that sample."""
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEP_S)
-    return httpx.AsyncClient(trust_env=False, transport=transport, limits=limits)
+    return httpx.AsyncClient(trust_env=False, verify=_certificates(), transport=transport, limits=limits)
 
 
 def error_text(content: Any) -> str:
