@@ -204,7 +204,9 @@ def diagnose(folder: Path | None = None, machine: Machine | None = None) -> list
         verifier = pool.submit(check_verifier, machine)
         dashboard = pool.submit(check_optional, machine, "streamlit", "Dashboard", "no dashboard", SETUP)
         sglang = pool.submit(check_sglang, machine)
-        ray = pool.submit(check_optional, machine, "ray", "Ray", "a run stays on this machine", cluster)
+        ray = pool.submit(
+            check_optional, machine, "ray", "Ray", "a run is one process (graft train --cluster needs it)", cluster
+        )
         driver = pool.submit(check_optional, machine, "psycopg", "PostgreSQL", "stores are SQLite files", SETUP)
         found = imports.result()
         return [

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from population.trainer import LoraSpec, Trainer, TrainerSpec, UpdateReport
+from population.trainer import LoraSpec, Trainer, TrainerSpec, TrainingResponse, UpdateReport
 from tests.trainer.helpers import exact_spec, responses
 
 # Packs this small give the two ranks different numbers of them.
@@ -34,12 +34,11 @@ CASES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Found:
-    """What one trainer reported and held: after three steps, and after the third done again from a checkpoint."""
+    """What one trainer reported and held after three steps."""
 
     reports: list[UpdateReport]
     scores: list[NDArray[np.float32]]
     checksum: str
-    resumed: tuple[UpdateReport, str]
 
     @property
     def packs(self) -> list[int]:
@@ -53,23 +52,32 @@ def spec_of(model: Path, name: str) -> TrainerSpec:
 
 
 def course(model: Path, name: str, folder: Path, **group: Any) -> Found:
-    """Three steps, a checkpoint after the second, the third again from it, and an export into `folder`."""
+    """Three steps, a checkpoint after the second, and an export into `folder`."""
     spec = spec_of(model, name)
     trainer = Trainer(spec, **group)
     # The second step has one response, which leaves the second rank without any; the last minibatch leaves all without.
     first = trainer.update(1, [responses(1, old=False), responses(2, old=False)])
     second = trainer.update(2, [responses(4)[:1]])
     trainer.save(folder / "checkpoint")
-    last = [responses(6), [replace(response, advantage=0.0) for response in responses(5)]]
-    third, held = trainer.update(3, last), trainer.checksum()
+    third, held = trainer.update(3, last_step()), trainer.checksum()
     scores = trainer.score([response.pair for response in responses(3)])
     trainer.export(folder / "exported")
     trainer.close()
-    resumed = Trainer(spec, **group)
-    resumed.load(folder / "checkpoint")
-    again = (resumed.update(3, last), resumed.checksum())
-    resumed.close()
-    return Found([first, second, third], scores, held, again)
+    return Found([first, second, third], scores, held)
+
+
+def last_step() -> list[list[TrainingResponse]]:
+    """The minibatches of the third step, of which the last one has no gradient."""
+    return [responses(6), [replace(response, advantage=0.0) for response in responses(5)]]
+
+
+def resumed(model: Path, name: str, folder: Path, **group: Any) -> tuple[UpdateReport, str]:
+    """Report and checksum of the third step, done again from the checkpoint."""
+    trainer = Trainer(spec_of(model, name), **group)
+    trainer.load(folder / "checkpoint")
+    found = trainer.update(3, last_step()), trainer.checksum()
+    trainer.close()
+    return found
 
 
 def gradient(model: Path, stage: int, **group: Any) -> dict[str, torch.Tensor]:
@@ -87,8 +95,11 @@ def main(rank: int, rendezvous: str, model: Path, output: Path) -> None:
     torch.set_num_threads(1)
     group = {"rank": rank, "world": 2, "rendezvous": rendezvous}
     gradients = {stage: gradient(model, stage, **group) for stage in (1, 2, 3)}
-    found = {name: asdict(course(model, name, output / name, **group)) for name in CASES}
-    torch.save({"gradients": gradients, "found": found}, output / f"rank{rank}.pt")
+    found, again = {}, {}
+    for name in CASES:
+        found[name] = asdict(course(model, name, output / name, **group))
+        again[name] = resumed(model, name, output / name, **group)
+    torch.save({"gradients": gradients, "found": found, "again": again}, output / f"rank{rank}.pt")
 
 
 if __name__ == "__main__":
