@@ -19,6 +19,8 @@ from server.trackers.tracker import Outcome
 
 # How long the end of a run waits for a tracker to send the rest.
 FINISH_S = 60.0
+# How long it waits for the warning of one that ended badly to be stored.
+_WARN_S = 120.0
 
 
 @contextmanager
@@ -77,7 +79,7 @@ class _Follower:
         except subprocess.TimeoutExpired:
             self._late = True
             self.kill()
-        self._watch.join(FINISH_S)
+        self._watch.join(_WARN_S)
 
     def kill(self) -> None:
         """End it at once; harmless when it has ended."""

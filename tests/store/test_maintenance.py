@@ -69,16 +69,30 @@ SPOILT = {
 }
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run of `finished` in a SQLite file, to be copied."""
+    folder = tmp_path_factory.mktemp("template")
+    with open_writer(str(folder / "store.db")) as writer:
+        write_run(writer, SCENARIO, evaluate_every=4)
+    return folder
+
+
 @pytest.mark.parametrize("fault", SPOILT)
-def test_rows_that_contradict_each_other_are_named(finished: str, fault: str) -> None:
-    with raw(finished) as database:
+def test_rows_that_contradict_each_other_are_named(template: Path, tmp_path: Path, fault: str) -> None:
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    url = str(tmp_path / "store.db")
+    with raw(url) as database:
         database.execute(SPOILT[fault])
-    found = verify(finished)
-    assert found.faults
+    found = verify(url)
     assert any(re.search(fault, one) for one in found.faults), found.faults
+
+
+def test_a_fault_is_exit_code_1(finished: str) -> None:
+    with raw(finished) as database:
+        database.execute("UPDATE member_counts SET successes = successes + 1 WHERE step = 4")
     code, said = _command("verify", finished)
-    assert code == 1
-    assert said.splitlines()[-1] == f"{len(found.faults)} faults"
+    assert (code, said.splitlines()[-1]) == (1, f"{len(verify(finished).faults)} faults")
 
 
 def test_shards_that_are_missing_cut_or_changed_are_named(finished: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from server.store import postgresql
 from server.store.access import grant_reader
-from server.store.connections import locate, without_password
+from server.store.connections import locate, readable_errors, without_password
 from server.store.postgresql import PostgresLocation
 from server.store.reader import open_reader
 from server.store.records import EventRecord, StoreError, UnreachableError
@@ -129,7 +129,7 @@ def test_a_server_that_ends_every_connection_costs_a_run_nothing(
     postgres: Server, database: str, tmp_path: Path
 ) -> None:
     url = postgres.url(database, trajectories=tmp_path)
-    end_all = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"
+    end_all = f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = '{database}'"
     with open_writer(url) as writer, open_reader(url) as reader, postgres.connect() as admin:
         writer.start_run(SCENARIO.run())
         for step in (1, 2):
@@ -151,7 +151,7 @@ def test_a_server_that_is_away_is_waited_for_and_the_step_is_stored_once(
 
         def away() -> None:
             admin.execute(f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
-            admin.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'")
+            admin.execute(f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = '{database}'")
 
         monkeypatch.setattr(postgresql, "_kind", lambda fault: "away")
         away()
@@ -169,15 +169,20 @@ def test_a_server_that_is_away_is_waited_for_and_the_step_is_stored_once(
     assert len(list(tmp_path.rglob("*.arrow"))) == 6
 
 
-def test_readers_are_cut_off_after_their_time(
-    postgres: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_reader_is_cut_off_after_its_time_and_reads_one_state(
+    postgres: Server, database: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(postgresql, "READER_STATEMENT_MS", 50)
     url = make_store(postgres.url(database, trajectories=tmp_path), steps=1, prompts=2, n=2)
-    with open_reader(url) as reader:
-        with pytest.raises(StoreError, match="statement timeout"), reader._connection() as connection:
+    with open_reader(url) as reader, reader._connection() as connection:
+        settings = {
+            name: connection.exec_driver_sql(f"SHOW {name}").scalar_one()
+            for name in ("statement_timeout", "transaction_read_only", "transaction_isolation")
+        }
+        connection.rollback()
+        connection.exec_driver_sql("SET statement_timeout = 1")
+        with pytest.raises(StoreError, match=r"is busy .*statement timeout"), readable_errors("reading", locate(url)):
             connection.exec_driver_sql("SELECT pg_sleep(60)")
-        assert reader.run("latest").last_step == 1
+    assert list(settings.values()) == ["1min", "on", "repeatable read"]
 
 
 def test_the_lease_runs_by_the_servers_clock(

@@ -20,6 +20,11 @@ TENSORBOARD = TrackerConfig(kind="tensorboard")
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "FINISH_S", 600.0)
+
+
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'store.db'}"
