@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from population.config import ConfigError, RunConfig, as_dict, differences, load, parse
+from population.config import ConfigError, RunConfig, as_dict, as_recorded, differences, load, parse
 from population.config import digest as digest_of
 
 DEMO = Path("configs/demo.yaml")
@@ -162,6 +162,22 @@ def test_the_digest_ignores_length_and_places_but_nothing_that_decides_the_cours
 def test_the_default_store_lies_in_the_folder_whatever_its_name() -> None:
     assert parse(small(folder="/a/r%41?x")).store_url == "sqlite:////a/r%2541%3Fx/graft.db"
     assert parse(small(store="sqlite:///x.db")).store_url == "sqlite:///x.db"
+
+
+def test_what_is_recorded_has_no_password_and_another_password_is_no_other_course() -> None:
+    def run(secret: str) -> RunConfig:
+        url = f"postgresql+psycopg://me:{secret}@db.example:5432/graft"
+        source = {"store": url, "run": "first", "member": "a"}
+        members = [{"name": "a", "model": "demo:qwen3"}, {"name": "b", "source": source}]
+        return parse(small(store=url, method="stored", members=members))
+
+    tree = as_recorded(run("topsecret"))
+    assert "topsecret" not in str(tree)
+    bare = "postgresql+psycopg://me@db.example:5432/graft"
+    assert (tree["store"], tree["members"][1]["source"]["store"]) == (bare, bare)
+    assert run("topsecret").store_url.count("topsecret") == 1
+    assert digest_of(tree) == digest_of(as_recorded(run("another")))
+    assert as_recorded(parse(small()))["store"] is None
 
 
 def test_differences_name_the_dotted_keys() -> None:
