@@ -395,7 +395,7 @@ def gate_strip(colours: Inks, *, height: int = 110) -> Spec:
         "field": "s",
         "type": "quantitative",
         "scale": {"zero": False, "nice": True, "padding": 12},
-        "axis": {"title": "compatibility s", "tickCount": 6, "format": ".2~f"},
+        "axis": {"title": "compatibility s", "tickCount": 6, "format": ".3~f"},
     }
     fates = {"domain": ["admitted", "refused"], "range": [colours.accent, colours.bad]}
     shapes = {"domain": ["right", "wrong", "unknown"], "range": ["circle", "cross", "diamond"]}

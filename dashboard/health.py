@@ -29,7 +29,7 @@ def uptake(source: Source, window: Window) -> None:
         "without them, a prompt that is easier the second time would look like learning. Bars: 95 % intervals.",
     )
     edges, total = source.ask("uptake", window.first, window.last)
-    missing = _why_no_uptake(total)
+    missing = why_no_uptake(total)
     if missing:
         parts.nothing(missing)
         return
@@ -40,7 +40,7 @@ def uptake(source: Source, window: Window) -> None:
     st.caption(f"n: visits after a graft v after a withheld one · met again so far: {waiting}{note}")
 
 
-def _why_no_uptake(total: dict[str, int]) -> str:
+def why_no_uptake(total: dict[str, int]) -> str:
     """Why nothing can be said yet; empty where something can."""
     if not total["grafted"] + total["held_out"]:
         return "No group was transferred in these steps."

@@ -53,7 +53,7 @@ def status_line(source: Source, window: Window | None) -> None:
         safe_text.inline(formats.clean(info.method, 40)),
         steps,
         *([f"newest step {formats.ago(newest.committed)}"] if newest else []),
-        _life(info),
+        life(info),
         f"revision {formats.count(source.revision)}",
         f"read at {time.strftime('%H:%M:%S')}",
     ]
@@ -63,7 +63,7 @@ def status_line(source: Source, window: Window | None) -> None:
     _notice(info)
 
 
-def _life(info: RunInfo) -> str:
+def life(info: RunInfo) -> str:
     """When the run was last heard of."""
     word = status(info)
     if word == "silent":

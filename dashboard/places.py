@@ -41,12 +41,12 @@ def filters(source: Source, window: Window) -> tuple[PlaceFilter, bool]:
         transfers = exchange and (
             pick("Show", (TRANSFERS, GROUPS), key="show", segments=True, on_change=forget_place) == TRANSFERS
         )
-        member = _one("Receiver" if transfers else "Member", [*names], "rx", 190)
-        giver = _one("Source", [*names], "tx", 190) if transfers else None
-        outcome = _one("Gate" if transfers else "Outcome", OUTCOMES[transfers], "gate" if transfers else "out", 140)
-        subject = _one("Subject", source.ask("subjects", window.first, window.last), "subj", 170)
-        refused = _one("Refused because", [*_REFUSED_FOR], "why", 215) if transfers else None
-        graded = None if transfers else _one("Graded", [*_GRADED], "graded", 215)
+        member = _one("Receiver" if transfers else "Member", [*names], "rx", 150)
+        giver = _one("Source", [*names], "tx", 150) if transfers else None
+        outcome = _one("Gate" if transfers else "Outcome", OUTCOMES[transfers], "gate" if transfers else "out", 125)
+        subject = _one("Subject", source.ask("subjects", window.first, window.last), "subj", 150)
+        refused = _one("Refused because", [*_REFUSED_FOR], "why", 185) if transfers else None
+        graded = None if transfers else _one("Graded", [*_GRADED], "graded", 185)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         text = search(
             "Search in prompts and responses",

@@ -8,14 +8,13 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from dashboard import charts, formats, frames, health, parts, safe_text
+from dashboard import charts, digest, formats, frames, health, parts, safe_text
 from dashboard.controls import Choice, Window
 from dashboard.palette import member_colour
 from dashboard.source import Source
 from server.store.reader import EvaluationSummary
 
 TABLE_METRICS = ("entropy", "clip_own", "clip_peer", "tokens_per_second_rollout")
-WATCHED_METRICS = ("loss", "grad_norm", "entropy")
 ETA_STEPS = 50
 EVENTS = 6
 _EVENT_COLOURS = {"info": "gray", "warning": "orange", "error": "red"}
@@ -33,6 +32,7 @@ def draw(source: Source, choice: Choice) -> None:
         _cards(source, window)
     edges = frames.bucket_edges(window.first, window.last)
     history = source.ask("member_history", tuple(edges))
+    digest.draw(source, window, history)
     slots = choice.slots(source.info)
     beside = parts.side_by_side()
     with beside, parts.card():
@@ -42,7 +42,9 @@ def draw(source: Source, choice: Choice) -> None:
         parts.title("All-fail rate", "groups without one right response")
         _curves(source, slots, edges, history["all_fail"], history["groups"], "all_fail")
     with parts.guarded():
-        _not_finite(source, window)
+        broken = digest.not_finite(source, window)
+        if broken:
+            st.warning(f"Not a number: {', '.join(broken)}.", icon=":material/warning:")
         _members(source, slots, window, history)
     if parts.exchanges(source.info):
         with parts.card(stretch=False):
@@ -158,22 +160,6 @@ def _members(source: Source, slots: list[int], window: Window, history: dict[str
         column_config=_member_columns(table),
         alt="Accuracy, all-fail rate, entropy, clipped tokens and speed of every member",
     )
-
-
-def _not_finite(source: Source, window: Window) -> None:
-    """Name the members whose training produced numbers that are none, and how often; such a step enters no mean."""
-    labels = parts.labels(source.info, 28)
-    found = []
-    for name in WATCHED_METRICS:
-        _, broken = source.ask("metric_recorded", name, (window.first - 1, window.last))
-        what = name.replace("_", " ")
-        found += [
-            f"{what} of {safe_text.inline(label)} in {formats.count(times)} step{'' if times == 1 else 's'}"
-            for label, times in zip(labels, broken[0].tolist(), strict=True)
-            if times
-        ]
-    if found:
-        st.warning(f"Not a number: {', '.join(found)}.", icon=":material/warning:")
 
 
 def _member_columns(table: pd.DataFrame) -> dict[str, object]:

@@ -64,8 +64,9 @@ def _group(source: Source, place: Place, raw: bool) -> None:
     with right:
         if giver is None or group is None:
             st.subheader("No peer group", anchor=False)
+            method = safe_text.inline(formats.clean(source.info.method, 40))
             none = "No group was routed to this place in this step."
-            st.caption(none if parts.exchanges(source.info) else "The run's method has no exchange.")
+            st.caption(none if parts.exchanges(source.info) else f"The method {method} has no exchange: none moves.")
         else:
             responses.peer_group(group, labels[giver], transfer, floor, source.info.method, raw)
 

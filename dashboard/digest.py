@@ -1,0 +1,136 @@
+"""The Overview in three answers: who helps whom, does it work, is it healthy. Each with its counts and its interval."""
+
+from __future__ import annotations
+
+import numpy as np
+import streamlit as st
+
+from dashboard import formats, frames, health, parts, safe_text
+from dashboard.controls import Window
+from dashboard.source import Source
+from graft.complementarity import uptake
+
+PAIRS = 4
+EVENTS_READ = 500
+WATCHED_METRICS = ("loss", "grad_norm", "entropy")
+
+
+def draw(source: Source, window: Window, history: dict[str, np.ndarray]) -> None:
+    """Three cards side by side."""
+    with st.grid(3, min_column_width=280):
+        for title, panel in (("Who helps whom?", _who), ("Does it work?", _works), ("Is it healthy?", _healthy)):
+            with parts.card():
+                st.markdown("  \n".join([f"**{title}**", *panel(source, window, history)]))
+
+
+def _who(source: Source, window: Window, _: dict[str, np.ndarray]) -> list[str]:
+    """The pairs with the most grafted groups; without an exchange, those that could help most."""
+    pairs = source.ask("pair_counts", window.first, window.last)
+    labels = [safe_text.inline(label) for label in parts.labels(source.info)]
+    if not parts.exchanges(source.info):
+        return _could_help(pairs, labels)
+    moved = pairs["grafted"]
+    order = np.argsort(-moved, axis=None, kind="stable")
+    edges = [(int(at) // len(labels), int(at) % len(labels)) for at in order if moved.flat[at]]
+    if not edges:
+        return [":gray[No group was grafted in these steps.]"]
+    lines = [":gray[groups grafted, of all that the receiver got]"]
+    lines += [
+        f"{labels[i]} ← {labels[j]} &nbsp;**{formats.count(moved[i, j])}** :gray[of {formats.count(moved[i].sum())}]"
+        for i, j in edges[:PAIRS]
+    ]
+    if len(edges) > PAIRS:
+        rest = sum(int(moved[edge]) for edge in edges[PAIRS:])
+        lines.append(f":gray[{len(edges) - PAIRS} more pairs: {formats.count(rest)} groups]")
+    return lines
+
+
+def _could_help(pairs: dict[str, np.ndarray], labels: list[str]) -> list[str]:
+    solved, failed = pairs["solved"], pairs["both_attempted_fail"]
+    order = [int(at) for at in np.argsort(-solved, axis=None, kind="stable") if solved.flat[at]]
+    lines = [":gray[This method exchanges nothing. What peers solved of what a member failed:]"]
+    for at in order[:PAIRS]:
+        i, j = divmod(at, len(labels))
+        lines.append(f"{labels[i]} ← {labels[j]} &nbsp;**{formats.rate_interval(solved[i, j], failed[i, j])}**")
+    return lines if order else [":gray[No member solved what another one failed.]"]
+
+
+def _works(source: Source, window: Window, history: dict[str, np.ndarray]) -> list[str]:
+    """Held-out accuracy since the first evaluation, what grafting changed, and how much is still failed."""
+    lines = _held_out(source)
+    if parts.exchanges(source.info):
+        lines.append(_grafts(source, window))
+    fails, groups = history["all_fail"].sum(axis=1), history["groups"].sum(axis=1)
+    if len(fails) > 1:
+        ends = [f"{formats.rate(fails[at], groups[at])}" for at in (0, -1)]
+        steps = [frames.bucket_text(frames.bucket_edges(window.first, window.last), at) for at in (0, len(fails) - 1)]
+        lines.append(f"All-fail groups {ends[0]} → **{ends[1]}** :gray[steps {steps[0]} and {steps[1]}]")
+    return lines
+
+
+def _held_out(source: Source) -> list[str]:
+    evaluations = source.ask("evaluations")
+    benchmarks = list(dict.fromkeys(result.benchmark for result in evaluations))
+    members = [member.name for member in source.info.members]
+    chosen = [result for result in evaluations if result.benchmark in benchmarks[:1]]
+    moves = frames.before_after(members, parts.labels(source.info), chosen)[1] if chosen else []
+    changes = [100 * (last.mean - first.mean) for _, first, last in moves if first.step != last.step]
+    if not changes:
+        return [":gray[Held-out accuracy: not yet evaluated twice.]"]
+    up = sum(change > 0 for change in changes)
+    return [
+        f"Held-out accuracy **{formats.signed(float(np.mean(changes)), 1)}** points "
+        f":gray[in the mean, {up} of {len(changes)} up]"
+    ]
+
+
+def _grafts(source: Source, window: Window) -> str:
+    _, total = source.ask("uptake", window.first, window.last)
+    missing = health.why_no_uptake(total)
+    if missing:
+        return f":gray[Grafts: {missing}]"
+    names = ("grafted_solved", "grafted_seen", "held_out_solved", "held_out_seen")
+    change = uptake(*(total[name] for name in names))
+    middle, half = 100 * change.difference, 196 * change.standard_error
+    span = f"{formats.signed(middle - half, 1)} to {formats.signed(middle + half, 1)}"
+    word = ":green-badge[yes]" if middle > half else ":red-badge[they hurt]" if middle < -half else ":gray-badge[open]"
+    return f"Grafts **{formats.signed(middle, 1)}** points :gray[({span}) v withheld] {word}"
+
+
+def _healthy(source: Source, window: Window, _: dict[str, np.ndarray]) -> list[str]:
+    """Is the writer alive, do numbers stay numbers, and what was warned of."""
+    lines = [f"{parts.status_badge(source.info)} :gray[{parts.life(source.info)}]"]
+    found = [
+        event
+        for event in source.events(EVENTS_READ)
+        if event.level != "info" and (event.step is None or window.first <= event.step <= window.last)
+    ]
+    counts = {level: sum(event.level == level for event in found) for level in ("error", "warning")}
+    if not found:
+        lines.append(":gray[No warning and no error in these steps.]")
+    for level, colour in (("error", "red"), ("warning", "orange")):
+        if counts[level]:
+            many = f"{counts[level]} {level}{'' if counts[level] == 1 else 's'}"
+            newest = next(event for event in found if event.level == level)
+            at = "" if newest.step is None else f"step {formats.count(newest.step)}: "
+            text = safe_text.inline(formats.shorten(formats.clean(newest.message, 2_000), 150))
+            lines.append(f":{colour}-badge[{many}] :gray[{at}{text}]")
+    broken = not_finite(source, window)
+    if broken:
+        lines.append(f":red-badge[not a number] :gray[{', '.join(broken)}]")
+    return lines
+
+
+def not_finite(source: Source, window: Window) -> list[str]:
+    """Which members' training produced numbers that are none, and how often; such a step enters no mean."""
+    labels = parts.labels(source.info, 28)
+    found = []
+    for name in WATCHED_METRICS:
+        _, broken = source.ask("metric_recorded", name, (window.first - 1, window.last))
+        what = name.replace("_", " ")
+        found += [
+            f"{what} of {safe_text.inline(label)} in {formats.count(times)} step{'' if times == 1 else 's'}"
+            for label, times in zip(labels, broken[0].tolist(), strict=True)
+            if times
+        ]
+    return found
