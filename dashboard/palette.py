@@ -10,8 +10,9 @@ DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (6, 3), (2, 2), (8, 2, 2, 2))
 
 @dataclass(frozen=True, slots=True)
 class Inks:
-    """Every colour a chart needs. `members` is Okabe and Ito's colour-blind-safe order, `ramp` is even in CIELAB
-    lightness from the background (0) to the far end (1), `flip` the share from which a cell's text takes `on_far`."""
+    """Every colour a chart needs. `members` is Okabe and Ito's colour-blind-safe order, the light ones darkened
+    until they stand out from white, `ramp` is even in CIELAB lightness from the background (0) to the far end (1),
+    `flip` the share from which a cell's text takes `on_far`."""
 
     background: str
     ink: str
@@ -37,11 +38,11 @@ LIGHT = Inks(
     accent="#1F6AAE",
     ring="#D55E00",
     bad="#B4500A",
-    members=("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7F7F7F", "#B8A500"),
+    members=("#0072B2", "#C17B00", "#009E73", "#CC79A7", "#3A95D0", "#D55E00", "#7F7F7F", "#948400"),
     ramp=("#F3F6FA", "#CCDFF0", "#A4C8E6", "#80B0DB", "#5999CF", "#3E80BE", "#1E68AC", "#15528E", "#0B3C71"),
-    on_near="#0E1621",
+    on_near="#000000",
     on_far="#FFFFFF",
-    flip=0.62,
+    flip=0.66,
 )
 
 DARK = Inks(
@@ -55,8 +56,8 @@ DARK = Inks(
     bad="#F09A5A",
     members=("#4C9FDB", "#F0B341", "#2FBF8F", "#E39AC4", "#8ED0F5", "#F07A3A", "#A8A8A8", "#D9C93B"),
     ramp=("#18212D", "#1E3657", "#1D4D84", "#2866A4", "#3581C4", "#5E9BD6", "#80B6E7", "#ACD1F2", "#D8EBFB"),
-    on_near="#EEF3F9",
-    on_far="#0B121B",
+    on_near="#FFFFFF",
+    on_far="#000000",
     flip=0.46,
 )
 
