@@ -49,6 +49,7 @@ class Router:
         self._seed = seed
         self._receivers = receivers
         self.edge_rates: dict[tuple[str, str], float] = {}
+        self._gone: set[str] = set()
 
     def to_score(self, step: int, counts: StepCounts) -> list[Transfer]:
         """The candidates whose value is to be measured: the best by estimate of every slot, if the router scores."""
@@ -101,11 +102,14 @@ class Router:
             return
         decay = self._settings.edge_rate_decay
         for edge, values in weights.items():
+            if self._gone & {*edge}:
+                continue
             mean = float(np.mean(list(values)))
             self.edge_rates[edge] = updated_edge_rate(self.edge_rates.get(edge, 1.0), mean, decay=decay)
 
     def forget(self, member: str) -> None:
         """The member is no longer of the run, and its edges are not either."""
+        self._gone.add(member)
         self.edge_rates = {edge: rate for edge, rate in self.edge_rates.items() if member not in edge}
 
     def state(self) -> dict[str, Any]:

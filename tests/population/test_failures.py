@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from population.errors import MemberLost, PlacementError
@@ -158,8 +159,12 @@ def test_a_dropped_member_is_missing_from_then_on_and_the_rest_goes_on(
             assert there == ({"a", "b", "c"} if step < found else {"a", "b"})
             assert all("c" not in (t.receiver, t.source) for t in reader.step_transfers("small", step)) or step < found
         steps, _, asked = reader.metric_series("small", "response_tokens", 1, STEPS)
-        for column, counted in zip(steps, asked[2] if len(asked) == 3 else asked[:, 2], strict=True):
+        for column, counted in zip(steps, asked[:, 2], strict=True):
             assert bool(counted > 0) == (column < found)
+        for source in "abc":
+            at, _, used = reader.metric_series("small", f"edge_rate/{source}", found, STEPS)
+            rates = dict(zip("abc", np.nansum(used, axis=0), strict=True)) if len(at) else {}
+            assert not [member for member, count in rates.items() if count > 0 and "c" in (source, member)]
         assert any(f"dropped from step {found} on" in event.message for event in reader.events("small"))
         assert {e.member for e in reader.evaluations("small") if e.step == STEPS} == {"a", "b"}
     assert sorted(path.name for path in (tmp_path / "small" / "members").iterdir()) == ["a", "b"]
