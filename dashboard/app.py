@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboard import entrance, safe_text
 from dashboard.controls import Choice
-from dashboard.pages import complementarity, overview, trajectories
+from dashboard.pages import complementarity, overview, trajectories, transfers
 from dashboard.sidebar import keep_range_in_address, sidebar
 from dashboard.source import Source, all_runs
 from server.store.reader import StoreError
@@ -32,6 +32,7 @@ class Entry(NamedTuple):
 PAGES = (
     Entry("", "Overview", ":material/monitoring:", overview.draw, True),
     Entry("complementarity", "Complementarity", ":material/grid_on:", complementarity.draw, True),
+    Entry("transfers", "Transfers", ":material/swap_horiz:", transfers.draw, True),
     Entry("trajectories", "Trajectories", ":material/compare_arrows:", trajectories.draw, False),
 )
 

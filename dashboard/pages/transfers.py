@@ -1,0 +1,232 @@
+"""Transfers: who gave to whom, what the gate let in, and what it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from dashboard import charts, charts_transfers, formats, frames, health, parts, safe_text
+from dashboard.controls import Choice, Window, pick
+from dashboard.source import Source
+from server.store.reader import ReplayInfo
+
+COUNTED = ("routed", "grafted", "held_out", "responses", "admitted", "refused_floor", "refused_other")
+FLOW, NETWORK = "flow", "network"
+
+
+def draw(source: Source, choice: Choice) -> None:
+    """The whole page, at one revision of the store."""
+    window = choice.window(source.info)
+    parts.status_line(source, window)
+    if window is None:
+        parts.no_steps(source.info)
+        return
+    if not parts.exchanges(source.info):
+        with st.container(border=True):
+            method = safe_text.inline(formats.clean(source.info.method, 40))
+            parts.nothing(f"Nothing moves between members under {method}.")
+        return
+    pairs = source.ask("pair_counts", window.first, window.last)
+    slots = choice.slots(source.info)
+    left, right = st.columns([6, 5])
+    with left, parts.card():
+        _moved(source, pairs)
+    with right:
+        edges = frames.bucket_edges(window.first, window.last, 30)
+        with parts.card():
+            _rescued(source, slots, edges)
+        with parts.card():
+            _admission(source, slots, edges)
+    with parts.card(stretch=False):
+        _pairs(source, window, pairs)
+    with parts.card(stretch=False):
+        health.uptake(source, window)
+    with parts.guarded():
+        _replays(source)
+
+
+def _moved(source: Source, pairs: dict[str, np.ndarray]) -> None:
+    """Admitted responses from source to receiver."""
+    parts.title(
+        "Admitted responses",
+        "from the member that gave to the one that received",
+        "Responses of a peer's group that the gate admitted into a receiver's update, over the window. Colour: the "
+        "member that gave.",
+    )
+    shape = pick(
+        "Drawing",
+        [FLOW, NETWORK],
+        key="shape",
+        default=FLOW,
+        segments=True,
+        help="As a flow from givers to receivers, or as a network.",
+    )
+    labels, colours, moved = parts.labels(source.info), parts.colours(), pairs["admitted"]
+    edges = int(np.count_nonzero(moved))
+    if not edges:
+        parts.nothing("No response was admitted in these steps.")
+        return
+    height = max(380, 30 * len(labels) + 60)
+    if shape == FLOW:
+        option = charts_transfers.sankey(labels, colours, moved)
+    else:
+        option = charts_transfers.network(labels, colours, moved, height=height)
+    alt = charts_transfers.described(labels, moved)
+    st.echarts_chart(option, width="stretch", height=height, theme=None, key=f"transfers_{shape}", alt=alt)
+    drawn = charts_transfers.strongest(moved)
+    shown = sum(int(moved[pair]) for pair in drawn)
+    total = int(moved.sum())
+    cut = f" Drawn: the {len(drawn)} strongest of {edges} pairs." if len(drawn) < edges else ""
+    st.caption(f"{formats.of(shown, total, 'admitted responses')}.{cut}")
+
+
+def _rescued(source: Source, slots: list[int], edges: list[int]) -> None:
+    parts.title(
+        "Rescue rate",
+        "all-fail groups for which a peer's group came",
+        "Of the groups in which every rollout of the member failed: those for which at least one response of a peer "
+        "was admitted.",
+    )
+    history = source.ask("member_history", tuple(edges))
+    _curves(source, slots, edges, history["received"], history["all_fail"], "rescue")
+
+
+def _admission(source: Source, slots: list[int], edges: list[int]) -> None:
+    parts.title(
+        "Gate admission",
+        "responses sent to the member that entered its update",
+        "Admitted responses of those transferred to the receiver, over all its sources. Responses of one group stand "
+        "or fall together, so the band is somewhat too narrow.",
+    )
+    history = source.ask("pair_history", tuple(edges))
+    admitted, responses = history["admitted"].sum(axis=2), history["responses"].sum(axis=2)
+    _curves(source, slots, edges, admitted, responses, "admission")
+
+
+def _curves(source: Source, slots: list[int], edges: list[int], k: np.ndarray, n: np.ndarray, key: str) -> None:
+    names = parts.labels(source.info)
+    shown = [names[slot] for slot in slots]
+    curves, hover = frames.rate_curves(shown, edges, k[:, slots], n[:, slots])
+    spec = charts.curves(shown, parts.colours(), quantity=key, height=parts.curve_height(len(shown)), slots=slots)
+    parts.chart(spec, key=f"transfers_{key}", curves=curves, hover=hover)
+
+
+def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None:
+    """One row for each pair that exchanged anything, sortable, and as a file."""
+    parts.title(
+        "Every pair",
+        "counts over the window",
+        "All-fail: groups of the receiver in which all failed and that the source sampled too. Solved: those the "
+        "source solved. Routed: those whose group came from this source. Mean s: over scored responses. "
+        "Mean weight: over admitted ones.",
+    )
+    table = pair_table(parts.labels(source.info), pairs)
+    if table.empty:
+        parts.nothing("No pair has an all-fail group that both sampled.")
+        return
+    st.dataframe(
+        table,
+        hide_index=True,
+        width="stretch",
+        height=min(35 * (len(table) + 1) + 3, 460),
+        column_config={
+            "Solved %": st.column_config.NumberColumn(format="%.1f"),
+            "Admitted %": st.column_config.NumberColumn(format="%.1f"),
+            "Mean s": st.column_config.NumberColumn(format="%.3f"),
+            "Mean weight": st.column_config.NumberColumn(format="%.3f"),
+        },
+        key="transfers_pairs",
+    )
+    st.download_button(
+        "CSV",
+        table.to_csv(index=False).encode(),
+        file_name=f"transfers-{window.first}-{window.last}.csv",
+        mime="text/csv",
+        on_click="ignore",
+        icon=":material/download:",
+        key="transfers_csv",
+    )
+
+
+def pair_table(labels: list[str], pairs: dict[str, np.ndarray]) -> pd.DataFrame:
+    """Every (receiver, source) with a group that could have moved; ratios are empty where nothing was counted."""
+    rows = []
+    for i, receiver in enumerate(labels):
+        for j, giver in enumerate(labels):
+            fails = int(pairs["both_attempted_fail"][i, j])
+            counts = {name: int(pairs[name][i, j]) for name in COUNTED}
+            if i == j or not (fails or counts["routed"]):
+                continue
+            low, high = _interval(counts["admitted"], counts["responses"])
+            rows.append(
+                {
+                    "Receiver": receiver,
+                    "Source": giver,
+                    "All-fail": fails,
+                    "Solved": int(pairs["solved"][i, j]),
+                    "Solved %": _share(int(pairs["solved"][i, j]), fails),
+                    "Routed": counts["routed"],
+                    "Held out": counts["held_out"],
+                    "Grafted": counts["grafted"],
+                    "Responses": counts["responses"],
+                    "Admitted": counts["admitted"],
+                    "Admitted %": _share(counts["admitted"], counts["responses"]),
+                    "95 %": f"{low:.1f}–{high:.1f}" if counts["responses"] else formats.MISSING,
+                    "Refused: floor": counts["refused_floor"],
+                    "Refused: other": counts["refused_other"],
+                    "Mean s": _mean(float(pairs["sum_s"][i, j]), int(pairs["n_s"][i, j])),
+                    "Mean weight": _mean(float(pairs["sum_w"][i, j]), counts["admitted"]),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _share(k: int, n: int) -> float | None:
+    return 100 * k / n if n else None
+
+
+def _mean(total: float, n: int) -> float | None:
+    return total / n if n else None
+
+
+def _interval(k: int, n: int) -> tuple[float, float]:
+    low, high = frames.wilson(np.array([k]), np.array([n]))[1:]
+    return 100 * float(low[0]), 100 * float(high[0])
+
+
+def _replays(source: Source) -> None:
+    """What the run would have exchanged under other settings, where somebody asked (`graft replay`)."""
+    found = source.ask("replays")
+    if not found:
+        return
+    parts.title(
+        "Replays",
+        "the same groups routed and gated under other settings",
+        "`graft replay` routes and gates the recorded groups again, without training.",
+    )
+    rows = [_replay_row(replay) for replay in found]
+    st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch", key="transfers_replays")
+
+
+def _replay_row(replay: ReplayInfo) -> dict[str, str]:
+    record = replay.record
+    said = ", ".join(f"{key} {value}" for key, value in record.settings.items() if value not in (None, [], {}))
+    return {
+        "Asked": formats.ago(replay.created),
+        "Steps": formats.steps(record.first_step, record.last_step),
+        "Settings": formats.clean(said, 300),
+        "Recorded": _side(record.result, "then"),
+        "Replayed": _side(record.result, "now"),
+    }
+
+
+def _side(result: Mapping[str, Any], side: str) -> str:
+    """Routed groups and admitted responses of one side of a replay."""
+    counts = result["total"][side]
+    admitted = counts["admitted"]
+    share = formats.of(admitted["numerator"], admitted["denominator"], "responses admitted")
+    return f"{formats.count(counts['selected'])} groups, {share}"
