@@ -13,7 +13,7 @@ import pytest
 
 from population.config import ClusterConfig
 from population.errors import LostError, MemberLost, PlacementError
-from population.placement import gather, wait
+from population.placement import gather, remote, wait
 from population.placement.ray import Cluster, Room, check_size, connect
 from population.placement.remote import Remote
 from population.placement.site import environment
@@ -80,7 +80,10 @@ def test_an_object_that_cannot_be_built_fails_every_call_with_its_own_error(clus
     assert placed.close(PATIENCE_S)
 
 
-def test_ranks_form_a_group_and_a_call_that_one_refuses_alone_ends_it(cluster: Cluster) -> None:
+def test_ranks_form_a_group_and_a_call_that_one_fails_alone_ends_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "RANK_GRACE_S", 1.0)
     placed = Remote(cluster, rooms(cluster, 2), Thing, 5, name="the trainer of ada")
     assert result(placed, "add", 4) == [5, 4]
     assert result(placed, "total", np.ones(100_000)) == (200_001.0, False)
@@ -89,7 +92,7 @@ def test_ranks_form_a_group_and_a_call_that_one_refuses_alone_ends_it(cluster: C
         result(placed, "fail")
     assert isinstance(caught.value.__cause__, KeyError)
     assert result(placed, "add", 1) == [5, 4, 1]
-    reason = loss(placed, placed.call("fail", 1))
+    reason = loss(placed, placed.call("fail_alone"))
     assert reason.startswith("rank 1 of the trainer of ada: failed where others did not: 'disk on fire'")
 
 
