@@ -143,7 +143,8 @@ def test_the_best_checkpoint_is_selected_on_held_out_problems_and_measured_again
         recorded = scores_of(reader.repeats("best"), (2, 4))
     # Training alone is cost: neither evaluation nor keeping weights is in any clock of a step.
     assert set(names) == {
-        f"seconds_{what}" for what in ("sample", "route", "score", "exchange", "update", "sync", "commit", "cpu")
+        f"seconds_{what}"
+        for what in ("sample", "grade", "route", "score", "exchange", "update", "sync", "commit", "cpu")
     }
     for chosen in best:
         select = {e.step: e.mean for e in course if (e.member, e.benchmark) == (chosen.member, "select")}
