@@ -49,8 +49,8 @@ def reader(url: str, file: str) -> Reader:
 UP_TO_LAST_STEP = frozenset(
     {
         "complementarity", "member_counts", "member_history", "pair_counts", "pair_history", "metric", "metric_history",
-        "metric_recorded", "metric_series", "run_metric", "run_metric_history", "patterns", "places", "prompts_for",
-        "subjects", "transfers",
+        "metric_range", "metric_recorded", "metric_series", "run_metric", "run_metric_history", "patterns", "places",
+        "prompts_for", "subjects", "transfers", "newest_places", "newest_transfers", "prompt_visits",
     }
 )  # fmt: skip
 

@@ -16,6 +16,8 @@ from sqlalchemy import Connection, Engine
 
 from server.store import (
     read_evaluations,
+    read_graph,
+    read_metrics,
     read_places,
     read_rows,
     read_runs,
@@ -49,10 +51,13 @@ from server.store.views import (
     Found,
     GroupCounts,
     GroupOutcome,
+    NewestPlaces,
+    NewestTransfers,
     PeerGroup,
     Place,
     PlaceFilter,
     PromptRow,
+    PromptVisits,
     ReplayInfo,
     RunInfo,
     StepMark,
@@ -63,8 +68,8 @@ from server.store.views import (
 
 __all__ = [
     "BestCheckpoint", "EvaluationRecord", "EvaluationSummary", "EventInfo", "EventRecord", "Found", "GraftedRecord",
-    "GroupCounts", "GroupOutcome", "GroupRecord", "MemberRecord", "PeerGroup", "Place", "PlaceFilter", "PromptRecord",
-    "PromptRow", "Reader", "ReplayInfo", "ReplayRecord", "ResponseRecord", "RunInfo", "SchemaError", "StepMark",
+    "GroupCounts", "GroupOutcome", "GroupRecord", "MemberRecord", "NewestPlaces", "NewestTransfers", "PeerGroup", "Place",
+    "PlaceFilter", "PromptRecord", "PromptRow", "PromptVisits", "Reader", "ReplayInfo", "ReplayRecord", "ResponseRecord", "RunInfo", "SchemaError", "StepMark",
     "StoreError", "Trajectory", "TransferRecord", "TransferRow", "TransferVerdict", "open_reader",
 ]  # fmt: skip
 
@@ -229,6 +234,11 @@ class Reader:
             edges = read_windows.clip_edges(key, edges)
             return read_windows.metric_change(connection, key, name, range(len(key.members)), edges)[2:]
 
+    def metric_range(self, run: str, name: str, edges: Sequence[int]) -> tuple[Floats, Floats]:
+        """(smallest [B, N], largest [B, N]) of the single steps of each bucket; reads every step of the window."""
+        with self._run(run) as (connection, key):
+            return read_metrics.metric_range(connection, key, name, read_windows.clip_edges(key, edges))
+
     def metric_series(self, run: str, name: str, first_step: int, last_step: int) -> tuple[Ints, Floats, Floats]:
         """Every point, for downloads: (steps [K], numerator [K, N], denominator [K, N]); NaN: missing or not finite."""
         with self._run(run) as (connection, key):
@@ -269,6 +279,30 @@ class Reader:
         with self._run(run) as (connection, key):
             low, high = read_windows.window(key, first_step, last_step)
             return read_rows.patterns(connection, key, low, high, limit)
+
+    def patterns_from(self, run: str, first_step: int, last_step: int, rows: int = 20_000) -> int:
+        """The first step from which on `patterns` adds up at most so many rows (or one step), whatever the history."""
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            return read_graph.patterns_from(connection, key, low, high, rows)
+
+    def newest_places(self, run: str, first_step: int, last_step: int, limit: int = 5_000) -> NewestPlaces:
+        """Who attempted, failed and solved the newest prompts of these steps: the edges of the success graph."""
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            return read_graph.newest_places(connection, key, low, high, limit)
+
+    def newest_transfers(self, run: str, first_step: int, last_step: int, limit: int = 5_000) -> NewestTransfers:
+        """What the gate did with each of the newest transfers of these steps: what intervals by group are made of."""
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            return read_graph.newest_transfers(connection, key, low, high, limit)
+
+    def prompt_visits(self, run: str, prompt: int, first_step: int, last_step: int) -> PromptVisits:
+        """Every member's newest visits (200 at most) of one prompt in these steps; none where it was never asked."""
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            return read_graph.prompt_visits(connection, key, prompt, low, high)
 
     def prompts_for(
         self, run: str, receiver: str, source: str, first_step: int, last_step: int, *, offset: int = 0, limit: int = 20

@@ -17,7 +17,7 @@ from server.store.writer import Writer, open_writer
 from tests.dashboard.showcase import MODELS, Showcase, write
 
 ENTRY = Path(__file__).resolve().parents[2] / "dashboard" / "entry" / "streamlit_app.py"
-PATHS = ("", "complementarity", "transfers", "trajectories")
+PATHS = ("", "complementarity", "transfers", "training", "trajectories")
 HOSTILE = " <script>alert(1)</script> ![x](https://evil.invalid/x.png) :material/home: www.evil.invalid \\boxed{"
 HOSTILE_NAMES = ("a" * 120, "a" * 119 + "b", "<img src=x onerror=alert(1)> ![p](https://evil.invalid/p.png)\n# h")
 

@@ -1,0 +1,211 @@
+"""Training: is every member's update healthy, and where does its time go?"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from dashboard import charts, charts_training, formats, frames, frames_training, parts, safe_text
+from dashboard.controls import Choice, Window, pick
+from dashboard.frames_training import Series
+from dashboard.source import Source
+
+# Metric, quantity, explanation, whether it is a share, help.
+CURVES = (
+    ("entropy", "Entropy", "mean −log-probability of sampled tokens, nats", False, "A fall to 0 is a collapse."),
+    ("response_tokens", "Response length", "tokens of a sampled response", False, ""),
+    ("truncated", "Truncated", "responses that reached the length limit", True, "They count as wrong."),
+    ("loss", "Loss", "of the policy objective, mean over minibatches", False, ""),
+    ("grad_norm", "Gradient norm", "before clipping, mean over minibatches", False, ""),
+    ("learning_rate", "Learning rate", "", False, ""),
+    ("tokens_per_second_rollout", "Sampling speed", "tokens per second of sampling", False, ""),
+    ("peer_token_share", "Peer tokens", "share of an update's tokens that a peer wrote", True, ""),
+)
+MISMATCH = (
+    ("engine_trainer_gap", "Mean |trainer − engine|", "nats per token"),
+    ("mismatch_kl", "KL(engine, trainer)", "k3 estimate, nats per token"),
+    ("mismatch_far", "Far apart", "share of tokens more than 0.1 nats apart"),
+    ("mismatch_capped", "Capped", "share of importance weights that the cap cut"),
+)
+# A band of the smallest and largest step needs every step of the window to be read.
+RANGE_STEPS = 2_000
+POINTS = {"fine": 45, "medium": 20, "coarse": 8}
+
+
+def draw(source: Source, choice: Choice) -> None:
+    """The whole page, at one revision of the store."""
+    window = choice.window(source.info)
+    parts.status_line(source, window)
+    if window is None:
+        parts.no_steps(source.info)
+        return
+    points = pick(
+        "Points",
+        list(POINTS),
+        key="points",
+        default="fine",
+        segments=True,
+        help="How many steps a point pools. The band always shows the smallest and the largest single step.",
+    )
+    slots, edges = choice.slots(source.info), frames.bucket_edges(window.first, window.last, POINTS[points])
+    known = set(source.ask("metric_names"))
+    with parts.guarded():
+        _not_finite(source, slots, edges, known)
+    beside = parts.side_by_side()
+    with beside, parts.card():
+        _reward(source, slots, edges)
+    for name, quantity, explanation, share, help_text in CURVES:
+        if name in known:
+            with beside, parts.card():
+                _curve(source, slots, edges, window, name, quantity, explanation, share, help_text)
+    st.caption(_about(edges, window))
+    with parts.card(stretch=False):
+        _clipped(source, slots, window, known)
+    with parts.card(stretch=False):
+        _mismatch(source, slots, window, known)
+    with parts.card(stretch=False):
+        _time(source, slots, window, known)
+
+
+def _about(edges: list[int], window: Window) -> str:
+    width = max(np.diff(edges))
+    text = f"1 point = {formats.count(width)} step{'' if width == 1 else 's'}, pooled"
+    if width == 1:
+        return text + "."
+    if window.last - window.first >= RANGE_STEPS:
+        return text + f" · bands of single steps are drawn for windows of up to {formats.count(RANGE_STEPS)} steps."
+    return text + " · bands: smallest and largest single step."
+
+
+def _not_finite(source: Source, slots: list[int], edges: list[int], known: set[str]) -> None:
+    """Values that are no numbers are counted and named; their place in a curve is a gap."""
+    labels = parts.labels(source.info)
+    found = []
+    for name, quantity, *_ in CURVES:
+        if name in known:
+            _, broken = source.ask("metric_recorded", name, tuple(edges))
+            found += [
+                f"{safe_text.inline(labels[slot])}: {quantity.lower()} ({formats.count(broken[:, slot].sum())})"
+                for slot in slots
+                if broken[:, slot].any()
+            ]
+    if found:
+        st.error("Not a number: " + ", ".join(found) + ". Gaps in the curves.", icon=":material/error:")
+
+
+def _reward(source: Source, slots: list[int], edges: list[int]) -> None:
+    parts.title("Reward", "share of sampled responses that are right", "With its 95 % Wilson interval.")
+    history = source.ask("member_history", tuple(edges))
+    shown = [parts.labels(source.info)[slot] for slot in slots]
+    curves, hover = frames.rate_curves(shown, edges, history["successes"][:, slots], history["rollouts"][:, slots])
+    spec = charts.curves(shown, parts.colours(), quantity="reward", height=parts.curve_height(len(shown)), slots=slots)
+    parts.chart(spec, key="training_reward", curves=curves, hover=hover)
+
+
+def _curve(
+    source: Source,
+    slots: list[int],
+    edges: list[int],
+    window: Window,
+    name: str,
+    quantity: str,
+    explanation: str,
+    share: bool,
+    help_text: str,
+) -> None:
+    """One metric of every member: pooled mean, and the range of single steps around it."""
+    parts.title(quantity, explanation, help_text or None)
+    series = _series(source, name, edges, window).of(slots)
+    if not series.any:
+        parts.nothing("Nothing finite was recorded in these steps.")
+        return
+    shown = [parts.labels(source.info)[slot] for slot in slots]
+    curves, hover = frames_training.pooled_curves(shown, edges, series, share)
+    spec = charts.curves(
+        shown,
+        parts.colours(),
+        quantity=quantity,
+        height=parts.curve_height(len(shown)),
+        slots=slots,
+        percent=share,
+    )
+    parts.chart(spec, key=f"training_{name}", curves=curves, hover=hover)
+
+
+def _series(source: Source, name: str, edges: list[int], window: Window) -> Series:
+    numerator, denominator = source.ask("metric_history", name, tuple(edges))
+    if max(np.diff(edges)) == 1 or window.last - window.first >= RANGE_STEPS:
+        return Series(numerator, denominator, None, None)
+    return Series(numerator, denominator, *source.ask("metric_range", name, tuple(edges)))
+
+
+def _clipped(source: Source, slots: list[int], window: Window, known: set[str]) -> None:
+    """Clipped tokens by the minibatch's place in the step, own and peers', as in the paper's table 9."""
+    parts.title(
+        "Clipped tokens",
+        "by the minibatch's place in the step",
+        "Share of tokens on which the clip acted. The first minibatch is at the weights that sampled, so its own "
+        "tokens are never clipped; grafted groups come last.",
+    )
+    places = sorted(int(m.group(1)) for name in known if (m := re.fullmatch(r"clip_own_mb(\d+)", name)))
+    if not places:
+        parts.nothing("This run recorded no clipping by minibatch.")
+        return
+    labels = parts.labels(source.info)
+    counts = {
+        (kind, place): source.ask("metric", f"clip_{kind}_mb{place}", window.first, window.last)
+        for kind in ("own", "peer")
+        for place in places
+    }
+    rows = frames_training.clip_rows([safe_text.inline(labels[slot]) for slot in slots], slots, places, counts)
+    st.table(
+        pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Share of clipped tokens by minibatch and origin"
+    )
+
+
+def _mismatch(source: Source, slots: list[int], window: Window, known: set[str]) -> None:
+    """What the engine said against the trainer, under the same weights."""
+    parts.title(
+        "Engine against trainer",
+        "log-probabilities of own tokens under the same weights",
+        "Measured on the first minibatch of every step. 0 up to rounding where sampling and training share their "
+        "arithmetic; a few hundredths of a nat between bfloat16 kernels; more says that a sync did not land.",
+    )
+    labels = parts.labels(source.info)
+    rows = []
+    recorded = [entry for entry in MISMATCH if entry[0] in known]
+    totals = {name: source.ask("metric", name, window.first, window.last) for name, _, _ in recorded}
+    for slot in slots:
+        row = {"Member": safe_text.inline(labels[slot])}
+        for name, quantity, unit in recorded:
+            numerator, denominator = (float(part[slot]) for part in totals[name])
+            row[f"{quantity}, {unit}"] = (
+                f"{numerator / denominator:.3g} (n {formats.compact(denominator)})" if denominator else formats.MISSING
+            )
+        rows.append(row)
+    if not recorded:
+        parts.nothing("This run recorded no engine log-probabilities.")
+        return
+    st.table(pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Engine against trainer, by member")
+
+
+def _time(source: Source, slots: list[int], window: Window, known: set[str]) -> None:
+    """Every member's seconds by what it did, and idle ones by what it waited for."""
+    parts.title(
+        "Time",
+        "of every member, by what it did and what it waited for",
+        "Shares of the steps' wall time. Waits: for the device that it shares (turn), for other members (barrier), for "
+        "answers to be verified (grading), for the run itself (other).",
+    )
+    names = [name for name, _ in charts_training.ACTIVITIES if name in known]
+    totals = {name: source.ask("metric", name, window.first, window.last)[0] for name in names}
+    labels = parts.labels(source.info)
+    rows = frames_training.time_rows([labels[slot] for slot in slots], slots, totals)
+    if rows.empty:
+        parts.nothing("This run recorded no times by member.")
+        return
+    spec = charts_training.activities([labels[slot] for slot in slots], parts.colours())
+    parts.chart(spec, key="training_time", activities=rows)
