@@ -74,8 +74,8 @@ def _check_servers_room(name: str, servers: SglangConfig, asked: ClusterConfig) 
     given = asked.gpus_per_engine
     if asked.gpus_per_rank and not servers.urls and given != wanted and not (wanted == 1 and 0 < given < 1):
         raise ConfigError(
-            f"member {name!r}: its SGLang servers take {wanted} GPU(s), replicas x tensor_parallel x data_parallel, but "
-            f"cluster.gpus_per_engine is {given:g}; set it to {wanted}"
+            f"member {name!r}: its SGLang servers take {wanted} GPU(s), replicas x tensor_parallel x data_parallel, "
+            f"but cluster.gpus_per_engine is {given:g}; set it to {wanted}"
         )
 
 
