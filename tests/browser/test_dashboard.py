@@ -3,120 +3,15 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from dashboard.launch import Dashboard, serve
+from dashboard.app import PAGES
 from server.store.reader import open_reader
-from server.store.writer import Writer, open_writer
-from tests.dashboard.showcase import MODELS, Showcase, write
-from tests.dashboard.test_pages import HOSTILE, HOSTILE_NAMES, end
+from tests.browser.conftest import MAIN, WAIT_MS, Live, Tab, Visit
 
 pytestmark = pytest.mark.browser
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-MAIN = "[data-testid=stMainBlockContainer]"
-WAIT_MS = 60_000
-
-
-@dataclass
-class Live:
-    """A store with a run that is still being written, a hostile and a large one, and the server over them."""
-
-    server: Dashboard
-    writer: Writer
-    scenario: Showcase
-    url: str
-    step: int
-
-    def commit(self) -> int:
-        self.step += 1
-        self.writer.commit(self.scenario.step(self.step))
-        return self.step
-
-
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    url = f"sqlite:///{tmp_path_factory.mktemp('browser') / 'store.db'}"
-    hostile = Showcase(members=HOSTILE_NAMES, steps=3, prompts=6, uid="hostile", name=HOSTILE, mark=HOSTILE)
-    twelve = Showcase(members=MODELS, steps=4, prompts=6, uid="twelve", name="twelve")
-    for scenario in (hostile, twelve):
-        writer = open_writer(url)
-        write(writer, scenario, 3, 3)
-        end(writer, "finished")
-    scenario = Showcase(steps=40, uid="live", name="live run")
-    writer = open_writer(url)
-    write(writer, scenario, 8, 4)
-    with serve(url, port=0) as server:
-        yield Live(server, writer, scenario, url, 8)
-    writer.close()
-
-
-@dataclass
-class Tab:
-    """A page of the browser that has loaded one of ours; `outside` lists requests that left the server."""
-
-    page: Any
-    outside: list[str]
-
-    def text(self) -> str:
-        return str(self.page.locator(MAIN).inner_text())
-
-    def waits_for(self, pattern: str) -> str:
-        """The page's text once it contains the pattern."""
-        deadline = time.monotonic() + WAIT_MS / 1000
-        while time.monotonic() < deadline:
-            text = self.text()
-            if re.search(pattern, text):
-                return text
-            self.page.wait_for_timeout(100)
-        raise AssertionError(f"{pattern!r} did not appear in:\n{self.text()}")
-
-    def waits_for_address(self, pattern: str) -> None:
-        self.page.wait_for_url(re.compile(pattern), timeout=WAIT_MS)
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def visit(browser: Any, live: Live) -> Iterator[Any]:
-    """Open a path and wait until the page stands; afterwards nothing may have left the machine, and nothing raised."""
-    context = browser.new_context(viewport={"width": 1400, "height": 1200}, color_scheme="light")
-    tabs: list[Tab] = []
-
-    def open_path(path: str, ready: str = "revision") -> Tab:
-        page = context.new_page()
-        outside: list[str] = []
-        page.on("request", lambda request: None if ours(request.url) else outside.append(request.url))
-        page.on("dialog", lambda dialog: outside.append(f"dialog {dialog.message}") or dialog.dismiss())
-        page.goto(live.server.url + path)
-        page.wait_for_selector(MAIN, timeout=WAIT_MS)
-        tab = Tab(page, outside)
-        tabs.append(tab)
-        tab.waits_for(ready)
-        return tab
-
-    def ours(url: str) -> bool:
-        return url.startswith((live.server.url, live.server.url.replace("http", "ws"), "data:", "blob:"))
-
-    yield open_path
-    for tab in tabs:
-        assert tab.outside == []
-        assert tab.page.locator("[data-testid=stException]").count() == 0
-        assert "could not be drawn" not in tab.text()
-    context.close()
 
 
 def cell_centre(tab: Tab, text: str) -> tuple[float, float]:
@@ -127,14 +22,14 @@ def cell_centre(tab: Tab, text: str) -> tuple[float, float]:
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
-def test_a_deep_link_is_the_first_thing_a_fresh_server_shows(visit: Any) -> None:
+def test_a_deep_link_is_the_first_thing_a_fresh_server_shows(visit: Visit) -> None:
     tab = visit("/complementarity?live=off&cell=2-1")
     assert re.search(r"Llama-3.2-3B fails, SmolLM3-3B solves: \d+ of \d+ groups", tab.text())
     tab.page.locator("[data-testid=stVegaLiteChart] svg").nth(2).wait_for(timeout=WAIT_MS)
     assert tab.page.locator("[data-testid=stSidebarNav]").count() == 0
 
 
-def test_every_page_follows_the_run_without_a_reload(visit: Any, live: Live) -> None:
+def test_every_page_follows_the_run_without_a_reload(visit: Visit, live: Live) -> None:
     overview, complementarity = visit("/?live=2s"), visit("/complementarity")
     overview.waits_for(f"steps 1–{live.step} of 40")
     step = live.commit()
@@ -145,7 +40,7 @@ def test_every_page_follows_the_run_without_a_reload(visit: Any, live: Live) -> 
     assert charts.count() == 3
 
 
-def test_trajectories_and_a_page_with_refresh_off_stay_still(visit: Any, live: Live) -> None:
+def test_trajectories_and_a_page_with_refresh_off_stay_still(visit: Visit, live: Live) -> None:
     trajectories, still = visit("/trajectories", "own group"), visit("/?live=off")
 
     def status_lines() -> list[str]:
@@ -157,7 +52,7 @@ def test_trajectories_and_a_page_with_refresh_off_stay_still(visit: Any, live: L
     assert status_lines() == before
 
 
-def test_a_frozen_range_stays_while_the_run_goes_on_and_is_in_the_address(visit: Any, live: Live) -> None:
+def test_a_frozen_range_stays_while_the_run_goes_on_and_is_in_the_address(visit: Visit, live: Live) -> None:
     tab = visit("/?live=2s&last=10")
     last = live.step
     first = max(1, last - 9)
@@ -174,7 +69,7 @@ def test_a_frozen_range_stays_while_the_run_goes_on_and_is_in_the_address(visit:
     again.waits_for(f"steps {first}–{last} of 40")
 
 
-def test_a_click_on_a_cell_selects_it_and_its_prompts_lead_to_the_responses(visit: Any, live: Live) -> None:
+def test_a_click_on_a_cell_selects_it_and_its_prompts_lead_to_the_responses(visit: Visit, live: Live) -> None:
     tab = visit("/complementarity?live=off")
     with open_reader(live.url) as store:
         pairs = store.pair_counts("live", 1, live.step)
@@ -203,36 +98,37 @@ def test_a_click_on_a_cell_selects_it_and_its_prompts_lead_to_the_responses(visi
     assert re.search(r"step=\d+&prompt=\d+&receiver=\d", opened.value.url)
 
 
-def test_navigation_keeps_the_choices_of_the_sidebar(visit: Any) -> None:
+def test_navigation_keeps_the_choices_of_the_sidebar(visit: Visit) -> None:
     tab = visit("/?live=10s&last=10")
+    tab.settles()
     tab.page.get_by_role("link", name="Trajectories").first.click()
     tab.waits_for("transfer 1 of")
     tab.waits_for_address("live=10s")
     tab.waits_for_address("last=10")
 
 
-@pytest.mark.parametrize("path", ["/", "/complementarity", "/trajectories", "/trajectories?view=Raw"])
-def test_hostile_names_and_texts_stay_text(visit: Any, path: str) -> None:
-    tab = visit(path + ("&" if "?" in path else "?") + "run=hostile&live=off", "evil" if "traj" in path else "revision")
-    tab.page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=WAIT_MS)
-    tab.page.wait_for_timeout(1_500)
+@pytest.mark.parametrize("path", [*(f"/{entry.path}" for entry in PAGES), "/trajectories?view=Raw"])
+def test_hostile_names_and_texts_stay_text(visit: Visit, path: str) -> None:
+    tab = visit(path + ("&" if "?" in path else "?") + "run=hostile&live=off")
+    tab.waits_for("evil")
+    tab.settles()
+    tab.page.wait_for_timeout(1_000)
     main = tab.page.locator(MAIN)
-    addresses = [link.get_attribute("href") or "" for link in main.locator("a").all()]
-    assert all(address.startswith("trajectories?") for address in addresses)
-    assert main.locator("script, iframe").count() == 0
-    assert [
-        image.get_attribute("src")
-        for image in main.locator("img").all()
-        if "evil" in (image.get_attribute("src") or "")
-    ] == []
-    assert main.locator("h1, h2, h4, h5").count() == 0
+    links = [link.get_attribute("href") or "" for link in main.locator("a").all()]
+    assert not [link for link in links if "evil" in link or "javascript" in link]
+    assert all(re.match(r"(?!//)[a-z/.]*(\?|$)", link) for link in links), links
+    assert main.locator("script, iframe, style, object, embed").count() == 0
+    images = [image.get_attribute("src") or "" for image in main.locator("img").all()]
+    assert not [image for image in images if not image.startswith(("data:", "/", "blob:"))]
+    assert main.locator("h1, h2, h4, h5, blockquote").count() == 0
+    assert tab.page.evaluate("window.pwned") is None
     if path == "/trajectories":
-        assert "<script>alert(1)</script> ![x](https://evil.invalid/x.png) :material/home: www.evil.invalid" in (
-            tab.text().replace("\u2060", "")
-        )
+        assert "<script>window.pwned = 1</script>" in tab.text().replace("\u2060", "")
         main.locator(".katex").first.wait_for(state="attached", timeout=WAIT_MS)
+        for node in main.locator(".katex a, .katex img").all():
+            raise AssertionError(node.inner_html())
     if path == "/complementarity":
-        assert len(addresses) > 0
+        assert links
 
 
 def test_the_page_works_in_the_dark_and_narrow_and_with_many_members(browser: Any, live: Live) -> None:
@@ -248,3 +144,53 @@ def test_the_page_works_in_the_dark_and_narrow_and_with_many_members(browser: An
     drawn = chart.locator("svg").bounding_box()
     assert drawn["x"] + drawn["width"] <= 1000
     context.close()
+
+
+def test_charts_keep_their_nodes_while_data_come_in(visit: Visit, live: Live) -> None:
+    tabs = [visit(f"/{path}?live=2s") for path in ("", "complementarity")]
+    for tab in tabs:
+        tab.settles()
+        tab.page.locator("[data-testid=stVegaLiteChart] svg").first.wait_for(timeout=WAIT_MS)
+        tab.page.wait_for_timeout(500)
+        tab.page.evaluate("window.kept = [...document.querySelectorAll('[data-testid=stVegaLiteChart]')]")
+    for _ in range(3):
+        step = live.commit()
+        for tab in tabs:
+            tab.waits_for(f"steps 1–{step} of 40")
+    for tab in tabs:
+        tab.settles()
+        assert tab.page.evaluate("window.kept.length") >= 3
+        assert tab.page.evaluate("window.kept.every(chart => chart.isConnected)")
+        tab.page.wait_for_function("() => window.kept.every(chart => chart.querySelector('svg'))", timeout=WAIT_MS)
+
+
+def test_every_page_keeps_run_range_and_members(visit: Visit) -> None:
+    tab = visit("/?run=twelve&live=off&freeze=true&from=1&to=2&m=SmolLM3-3B")
+    for entry in PAGES[1:]:
+        tab.settles()
+        tab.page.get_by_role("link", name=entry.title, exact=True).first.click()
+        tab.waits_for_address(rf"/{entry.path}\?")
+        tab.waits_for("steps 1–2 of 4")
+        for part in ("run=twelve", "live=off", "freeze=true", "from=1", "to=2", "m=SmolLM3-3B"):
+            tab.waits_for_address(part)
+
+
+def test_a_senseless_address_is_said_and_the_page_stands(visit: Visit) -> None:
+    tab = visit("/?run=twelve&live=5s&last=3&freeze=perhaps&m=Nobody&from=x&to=-1")
+    tab.settles()
+    side = str(tab.page.locator("[data-testid=stSidebar]").inner_text())
+    for name, value in (("live", "5s"), ("last", "3"), ("freeze", "perhaps"), ("m", "Nobody")):
+        assert f"{name} = “{value}”" in side.replace("\u2060", "")
+    assert "steps 1–3 of 4" in tab.text()
+
+
+def test_a_search_and_its_place_are_a_link(visit: Visit) -> None:
+    tab = visit("/trajectories?run=two&live=off&show=all+groups&q=Vieta", "group 1 of")
+    tab.settles()
+    assert re.search(r"searched the text of \d+ of \d+ places", tab.text())
+    tab.page.keyboard.press("j")
+    tab.waits_for("group 2 of")
+    tab.waits_for_address(r"(?=.*q=Vieta)(?=.*step=\d+)(?=.*prompt=\d+)(?=.*receiver=\d)")
+    again = visit(tab.page.url.partition("/trajectories")[1] + tab.page.url.partition("/trajectories")[2])
+    again.waits_for("group 2 of")
+    assert again.text().count("own group") == 1
