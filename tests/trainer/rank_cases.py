@@ -5,13 +5,16 @@ As a program it is one rank of two: rank, rendezvous, model folder, output folde
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from population.trainer import LoraSpec, Trainer, TrainerSpec, TrainingResponse, UpdateReport
@@ -30,6 +33,9 @@ CASES: dict[str, dict[str, Any]] = {
     "zero 3, bfloat16, lora": {**SMALL, "zero_stage": 3, "dtype": "bfloat16", "lora": LoraSpec(rank=4)},
     "zero 3, kl": {"zero_stage": 3, "kl_coefficient": 0.1},
 }
+
+# Those whose weights are broadcast to engines, bucket by bucket.
+SENT = ("zero 3", "zero 3, lora")
 
 
 @dataclass
@@ -90,6 +96,20 @@ def gradient(model: Path, stage: int, **group: Any) -> dict[str, torch.Tensor]:
     return found
 
 
+def sending(model: Path, name: str, **group: Any) -> tuple[str, str]:
+    """SHA-256 of the bytes that a rank broadcasts to engines, in buckets, and of those of the weights it holds."""
+    trainer = Trainer(spec_of(model, name), **group)
+    buffers: list[bytes] = []
+    trainer._broadcaster._group = dist.group.WORLD
+    with patch.object(trainer._broadcaster, "_send", lambda buffer, _: buffers.append(buffer.numpy().tobytes())):
+        trainer.send_weights(20_000, 60.0)
+    trainer._broadcaster._group = None
+    assert not buffers or len(buffers) == len(trainer.buckets(20_000)) > 2
+    held = [tensor.contiguous().view(torch.uint8).numpy().tobytes() for tensor in trainer.weights().values()]
+    trainer.close()
+    return hashlib.sha256(b"".join(buffers)).hexdigest(), hashlib.sha256(b"".join(held)).hexdigest()
+
+
 def main(rank: int, rendezvous: str, model: Path, output: Path) -> None:
     """Every case, one after the other, in one group."""
     torch.set_num_threads(1)
@@ -99,7 +119,8 @@ def main(rank: int, rendezvous: str, model: Path, output: Path) -> None:
     for name in CASES:
         found[name] = asdict(course(model, name, output / name, **group))
         again[name] = resumed(model, name, output / name, **group)
-    torch.save({"gradients": gradients, "found": found, "again": again}, output / f"rank{rank}.pt")
+    sent = {name: sending(model, name, **group) for name in SENT}
+    torch.save({"gradients": gradients, "found": found, "again": again, "sent": sent}, output / f"rank{rank}.pt")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from population.trainer import Trainer, TrainerError, UpdateReport
 from population.weights import load_causal_lm
 from server.rollouts.engine import trainable_tensors, weights_checksum
 from tests.trainer.helpers import exact_spec, largest_gap, reference_gradient, responses
-from tests.trainer.rank_cases import CASES, Found, course, spec_of
+from tests.trainer.rank_cases import CASES, SENT, Found, course, spec_of
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -109,6 +110,13 @@ def test_what_two_ranks_export_is_what_they_hold(
     assert weights_checksum(trainable_tensors(exported)) == found(ranks, 0, name).checksum
     if spec_of(models["qwen3"], name).zero_stage < 3:
         assert found(ranks, 1, name).checksum == found(ranks, 0, name).checksum
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_two_ranks_broadcast_the_whole_weights_once_from_the_first(ranks: list[dict[str, Any]], name: str) -> None:
+    (sent, held), (nothing, _) = (rank["sent"][name] for rank in ranks)
+    assert sent == held
+    assert nothing == hashlib.sha256().hexdigest()
 
 
 def test_the_cases_have_uneven_packs_and_a_rank_without_any(ranks: list[dict[str, Any]]) -> None:
