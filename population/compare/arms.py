@@ -7,26 +7,19 @@ and places left out, and the arms are named by what differs between them.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-from graft.methods import METHODS
-from population.compare.results import RunResult, read_result
 from population.compare.saved import load_saved
-from population.compare.statistics import Arm
 from population.errors import RunError
 from population.sweep.manifest import MANIFEST, Manifest, read_manifest
+from server.store.arms import arm_names
+from server.store.comparison import Arm
 from server.store.connections import without_password
 from server.store.reader import RunInfo, open_reader
-
-# Where a run lies, how it is repeated and how long it may take: nothing that makes it another arm.
-PLACES = {"seed", "warm_start_seed", "name", "folder", "store", "checkpoint", "deadlines"}
-MISSING = "none"
+from server.store.results import RunResult, read_result
 
 
 class CompareError(RunError, ValueError):
@@ -99,7 +92,7 @@ def select(selectors: Sequence[str], store: str, *, unfinished: bool = False) ->
                 loose += found
             for one in found if arm else ():
                 selection.add(str(arm), one.result)
-    for name, one in group(loose):
+    for name, one in zip(arm_names([one.info for one in loose]), loose, strict=True):
         selection.add(name, one.result)
     if not any(selection.arms.values()):
         left = "; ".join(selection.notes)
@@ -175,43 +168,3 @@ def _add_sweep(selection: Selection, sweep: Manifest, folder: Path, arm: str | N
     if absent:
         more = f" and {len(absent) - 6} more" if len(absent) > 6 else ""
         selection.notes.append(f"not run: {', '.join(absent[:6])}{more}")
-
-
-def group(runs: Sequence[Found]) -> Iterator[tuple[str, Found]]:
-    """(name of the arm, run): one arm for each configuration, named by its method and by what differs from most."""
-    flat = [{key: value for key, value in _flat(_comparable(one.info.config))} for one in runs]
-    keys = list(dict.fromkeys(key for one in flat for key in one))
-    values = {key: [one.get(key, MISSING) for one in flat] for key in keys}
-    common = {key: Counter(column).most_common(1)[0][0] for key, column in values.items()}
-    for one, settings in zip(runs, flat, strict=True):
-        fixed = METHODS[one.info.method].settings if one.info.method in METHODS else {}
-        differing = [
-            f"{key}={settings.get(key, MISSING)}"
-            for key in keys
-            if key not in fixed and settings.get(key, MISSING) != common[key]
-        ]
-        yield " ".join([one.info.method, *differing]), one
-
-
-def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded configuration without what may differ within an arm."""
-    kept = {key: value for key, value in config.items() if key not in PLACES and key != "method"}
-    kept["members"] = {
-        str(entry["name"]): {
-            key: {part: text for part, text in value.items() if part not in ("store", "run")}
-            if key == "source" and isinstance(value, Mapping)
-            else value
-            for key, value in entry.items()
-            if key != "name"
-        }
-        for entry in config.get("members", ())
-    }
-    return kept
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)

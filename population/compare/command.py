@@ -11,10 +11,10 @@ from rich.console import Console
 from population.compare.arms import CompareError, select
 from population.compare.csv_rows import as_csv
 from population.compare.latex import latex
-from population.compare.results import CHECKPOINTS, COSTS
 from population.compare.saved import as_json
-from population.compare.statistics import Comparison, default_baseline, default_cost
 from population.compare.tables import markdown, print_tables
+from server.store.comparison import Comparison, default_baseline, default_cost
+from server.store.results import CHECKPOINTS, COSTS
 
 
 class Format(Enum):

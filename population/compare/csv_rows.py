@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 
-from population.compare.statistics import BASES, Arm, Comparison
+from server.store.comparison import BASES, Arm, Comparison
 
 # No member can have such a name, and a benchmark is unlikely to.
 MEAN_MEMBER, AVERAGE_BENCHMARK = "(mean)", "(average)"

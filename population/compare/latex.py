@@ -5,8 +5,8 @@ Needs ``\usepackage{booktabs}`` and nothing else.
 
 from __future__ import annotations
 
-from population.compare.statistics import AT_END, Arm, Comparison, Paired, Spread
 from population.compare.tables import MEAN_OF_MEMBERS, columns_of
+from server.store.comparison import AT_END, Arm, Comparison, Paired, Spread
 
 DIGITS = 2
 MISSING = "--"

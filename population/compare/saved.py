@@ -1,6 +1,6 @@
 """A comparison as JSON: the runs it is made of and every number computed from them; read back, it is compared again.
 
-Shares are in [0, 1], costs as in :mod:`population.compare.results`; what is missing is null.
+Shares are in [0, 1], costs as in :mod:`server.store.results`; what is missing is null.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from population.compare.results import ByStep, Protocol, RunResult, Selection
-from population.compare.statistics import BASES, Arm, Comparison, Paired, Spread
 from population.errors import RunError
+from server.store.comparison import BASES, Arm, Comparison, Paired, Spread
+from server.store.results import ByStep, Protocol, RunResult, Selection
 
 FORMAT = "graft comparison 1"
 

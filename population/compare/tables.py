@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from population.compare.results import COSTS, Protocol, Selection
-from population.compare.statistics import AT_END, BASES, EQUAL_COST, EQUAL_ROLLOUTS, Arm, Comparison, Paired, Spread
+from server.store.comparison import AT_END, BASES, EQUAL_COST, EQUAL_ROLLOUTS, Arm, Comparison, Paired, Spread
+from server.store.results import COSTS, Protocol, Selection
 
 ABSENT = "–"
 MEAN_OF_MEMBERS, AVERAGE = "mean of the members", "average"

@@ -20,9 +20,9 @@ import yaml
 from pydantic import Field, ValidationError
 
 from graft.methods import METHODS
-from population.compare.results import COSTS
 from population.config import ConfigError, RunConfig, Section, load
 from population.sweep.manifest import Manifest, ManifestArm, ManifestRun, SweepError
+from server.store.results import COSTS
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 Name = Annotated[str, Field(pattern=NAME)]

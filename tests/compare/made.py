@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from population.compare.results import Protocol, RunResult, Selection
-from population.compare.statistics import Arm, Comparison
+from server.store.comparison import Arm, Comparison
+from server.store.results import Protocol, RunResult, Selection
 
 Curve = Mapping[int, Sequence[float]]
 

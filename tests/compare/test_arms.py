@@ -14,11 +14,11 @@ import pytest
 from population.compare import arms
 from population.compare.arms import CompareError, select
 from population.compare.command import compare
-from population.compare.results import read_result
 from population.config import as_dict, load
 from population.sweep.manifest import Manifest, ManifestArm, ManifestRun, write_manifest
 from server.store.best import rule_of
 from server.store.reader import open_reader
+from server.store.results import read_result
 from server.store.writer import open_writer
 from tests.store.synthetic import Scenario
 

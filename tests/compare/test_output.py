@@ -17,11 +17,11 @@ from rich.console import Console
 from population.compare.command import Format, compare, one_format, show
 from population.compare.csv_rows import as_csv
 from population.compare.latex import escape, latex
-from population.compare.results import CHECKPOINTS, Protocol
 from population.compare.saved import SavedError, as_json, load_saved
-from population.compare.statistics import BASES, Comparison
 from population.compare.tables import markdown, markdown_table, notes, signed, tables
 from population.errors import RunError
+from server.store.comparison import BASES, Comparison
+from server.store.results import CHECKPOINTS, Protocol
 from tests.compare.made import GRAFT, GRPO, arm, comparison, run
 
 BOTH = comparison(GRPO, GRAFT)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from population.compare.results import CHECKPOINTS, Protocol, Selection
-from population.compare.statistics import (
+from server.store.comparison import (
     AT_END,
     EQUAL_COST,
     EQUAL_ROLLOUTS,
@@ -19,6 +18,7 @@ from population.compare.statistics import (
     default_baseline,
     default_cost,
 )
+from server.store.results import CHECKPOINTS, Protocol, Selection
 from tests.compare.made import GRAFT, GRPO, arm, comparison, run
 
 

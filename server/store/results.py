@@ -10,15 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from server.store.best import Rule, choose, rule_of
 from server.store.connections import without_password
-from server.store.reader import Reader, RunInfo
 from server.store.records import EvaluationRecord, Role
 from server.store.scores import mean_interval
+from server.store.views import RunInfo
+
+if TYPE_CHECKING:
+    from server.store.reader import Reader
 
 ByStep = Mapping[int, Mapping[str, float]]
 

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
-from population.compare.results import CHECKPOINTS, COSTS, Checkpoint, RunResult
+from server.store.results import CHECKPOINTS, COSTS, Checkpoint, RunResult
 
 # At the end of both runs, or the arm's newest evaluation within what the baseline spent in its whole run.
 AT_END, EQUAL_ROLLOUTS, EQUAL_COST = "end", "equal_rollouts", "equal_cost"
+# The arm's newest evaluation up to the baseline's last one.
+EQUAL_STEPS = "equal_steps"
 BASES = (AT_END, EQUAL_ROLLOUTS, EQUAL_COST)
 # A sum of shares of seconds may differ in its last bits from the same sum made otherwise.
 _ROUNDING = 1e-9
@@ -70,7 +72,9 @@ class Paired(Spread):
         """95 % t interval of the mean; None for fewer than two pairs."""
         if self.n < 2 or self.mean is None:
             return None
-        half = float(stats.t.ppf(0.975, self.n - 1) * stats.sem(list(self.by_seed.values())))
+        half = (
+            float(stdtrit(self.n - 1, 0.975)) * float(np.std(list(self.by_seed.values()), ddof=1)) / math.sqrt(self.n)
+        )
         return self.mean - half, self.mean + half
 
 
@@ -142,6 +146,9 @@ class Comparison:
         """The evaluated steps of a run up to what the baseline spent on these members."""
         if basis == AT_END:
             return run.steps
+        if basis == EQUAL_STEPS:
+            last = max(baseline.steps, default=-1)
+            return [step for step in run.steps if step <= last]
         kind = "rollouts" if basis == EQUAL_ROLLOUTS else self.cost
         budget = baseline.total(kind, members)
         spent = {step: run.spent(kind, step, members) for step in run.steps}
