@@ -71,25 +71,35 @@ def _signals_kept() -> Iterator[None]:
 
 def _join(ray: Any, address: str, settings: ClusterConfig, asked: Resources) -> None:
     said: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": settings.log_to_driver}
-    try:
-        ray.init(address=address, **said)
+    place = begun_here() if address == "auto" else address
+    if place is None:
+        # CPUs are a number that Ray counts down, not cores: one machine runs what it would run without a cluster.
+        ray.init(
+            address="local",
+            num_cpus=max(os.cpu_count() or 1, round(asked.get("CPU", 0) + 0.5)),
+            resources={name: amount for name, amount in asked.items() if name not in ("CPU", "GPU")},
+            include_dashboard=False,
+            object_store_memory=settings.object_store_mib << 20,
+            **said,
+        )
         return
+    try:
+        ray.init(address=place, **said)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        if address != "auto":
-            reason = " ".join(str(error).split())
-            raise PlacementError(
-                f"no Ray cluster can be used at {address} ({reason[:200]}); start one with `ray start --head`, "
-                "or give --cluster auto"
-            ) from None
-    # CPUs are a number that Ray counts down, not cores: one machine runs what it would run without a cluster.
-    ray.init(
-        address="local",
-        num_cpus=max(os.cpu_count() or 1, round(asked.get("CPU", 0) + 0.5)),
-        resources={name: amount for name, amount in asked.items() if name not in ("CPU", "GPU")},
-        include_dashboard=False,
-        object_store_memory=settings.object_store_mib << 20,
-        **said,
-    )
+        reason = " ".join(str(error).split())
+        remedy = "give --cluster auto" if place == address else "forget that one with `ray stop`"
+        raise PlacementError(
+            f"no Ray cluster can be used at {place} ({reason[:200]}); start one with `ray start --head`, or {remedy}"
+        ) from None
+
+
+def begun_here() -> str | None:
+    """The address of the cluster that `ray start` began on this machine, or that RAY_ADDRESS names; None without one.
+
+    Ray's own search also finds clusters that belong to another run, and end with it.
+    """
+    noted = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
+    return os.environ.get("RAY_ADDRESS") or (noted.read_text().strip() if noted.is_file() else None)
 
 
 def check_size(ray: Any, asked: Resources) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from population.config import ConfigError, RunConfig, course, differences, load
 from population.config.run import as_dict
-from population.placement.ray import together
+from population.placement.ray import begun_here, together
 from population.placement.site import decided, environment, member_parts, refuse_unplaced, verifier_parts
 
 DEMO = "configs/demo.yaml"
@@ -91,10 +91,23 @@ def test_a_postgresql_store_is_accepted_beside_a_cluster() -> None:
     assert config(f"store={url}", "update.ranks=2").store_url == url
 
 
-def test_without_ray_the_reason_and_the_remedy_are_one_line() -> None:
+def test_auto_takes_what_ray_start_began_and_no_other_runs_own_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert begun_here() is None
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379\n")
+    assert begun_here() == "10.0.0.1:6379"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
+    assert begun_here() == "10.0.0.2:6379"
+
+
+def test_without_ray_the_reason_and_the_remedy_are_one_line(tmp_path: Path) -> None:
     code = "import sys; sys.modules['ray'] = None; from population.cli import app; app()"
     command = [sys.executable, "-c", code, "train", DEMO, "--quiet", "--cluster", "auto"]
-    settings = ["data.prompts_per_step=8", "update.prompts_per_minibatch=4"]
+    settings = ["data.prompts_per_step=8", "update.prompts_per_minibatch=4", f"folder={tmp_path}"]
     for setting in settings:
         command += ["--set", setting]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
