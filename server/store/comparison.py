@@ -72,9 +72,7 @@ class Paired(Spread):
         """95 % t interval of the mean; None for fewer than two pairs."""
         if self.n < 2 or self.mean is None:
             return None
-        half = (
-            float(stdtrit(self.n - 1, 0.975)) * float(np.std(list(self.by_seed.values()), ddof=1)) / math.sqrt(self.n)
-        )
+        half = float(stdtrit(self.n - 1, 0.975)) * (self.sd or 0.0) / math.sqrt(self.n)
         return self.mean - half, self.mean + half
 
 

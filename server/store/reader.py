@@ -21,11 +21,15 @@ from server.store import (
     read_places,
     read_rows,
     read_runs,
+    read_scores,
     read_steps,
     read_uptake,
     read_windows,
     replays,
+    results,
 )
+from server.store.arms import arm_names
+from server.store.comparison import EQUAL_COST, EQUAL_STEPS, Arm, Comparison, Paired, Spread
 from server.store.connections import Location, check_version, locate, readable_errors, schema_version
 from server.store.counts import Floats, Ints
 from server.store.read_runs import RunKey
@@ -43,7 +47,9 @@ from server.store.records import (
     StoreError,
     TransferRecord,
 )
+from server.store.results import CHECKPOINTS, COSTS, RunResult
 from server.store.schema import WHOLE_RUN
+from server.store.scores import Score
 from server.store.views import (
     BestCheckpoint,
     EvaluationSummary,
@@ -67,10 +73,12 @@ from server.store.views import (
 )
 
 __all__ = [
-    "BestCheckpoint", "EvaluationRecord", "EvaluationSummary", "EventInfo", "EventRecord", "Found", "GraftedRecord",
-    "GroupCounts", "GroupOutcome", "GroupRecord", "MemberRecord", "NewestPlaces", "NewestTransfers", "PeerGroup", "Place",
-    "PlaceFilter", "PromptRecord", "PromptRow", "PromptVisits", "Reader", "ReplayInfo", "ReplayRecord", "ResponseRecord", "RunInfo", "SchemaError", "StepMark",
-    "StoreError", "Trajectory", "TransferRecord", "TransferRow", "TransferVerdict", "open_reader",
+    "CHECKPOINTS", "COSTS", "EQUAL_COST", "EQUAL_STEPS", "Arm", "BestCheckpoint", "Comparison", "EvaluationRecord",
+    "EvaluationSummary", "EventInfo", "EventRecord", "Found", "GraftedRecord", "GroupCounts", "GroupOutcome",
+    "GroupRecord", "MemberRecord", "NewestPlaces", "NewestTransfers", "Paired", "PeerGroup", "Place", "PlaceFilter",
+    "PromptRecord", "PromptRow", "PromptVisits", "Reader", "ReplayInfo", "ReplayRecord", "ResponseRecord", "RunInfo",
+    "RunResult", "SchemaError", "Score", "Spread", "StepMark", "StoreError", "Trajectory", "TransferRecord",
+    "TransferRow", "TransferVerdict", "arm_names", "open_reader",
 ]  # fmt: skip
 
 
@@ -426,3 +434,13 @@ class Reader:
         """(prompt keys [P], correct [P], responses [P]), keys ascending, seeds summed."""
         with self._run(run) as (connection, key):
             return read_evaluations.evaluation_problems(connection, key, benchmark, step, member)
+
+    def scores(self, run: str, steps: Sequence[tuple[str, int]], *, repeats: bool = False) -> list[Score]:
+        """pass@1, pass@k and maj@k of members at one step each, (member, step), by member and benchmark; `repeats`: of
+        the repeated evaluations of the best checkpoint."""
+        with self._run(run) as (connection, key):
+            return read_scores.scores(connection, key, dict(steps), repeats=repeats)
+
+    def result(self, run: str) -> RunResult:
+        """What runs are compared by: accuracy and cost at every evaluated step."""
+        return results.read_result(self, self.run(run), self._location.url)

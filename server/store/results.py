@@ -212,4 +212,5 @@ def _costs(
 
 def _cumulative(table: np.ndarray) -> list[list[float]]:
     """[B, M] per bucket to [B + 1][M] at each edge."""
-    return np.vstack([np.zeros(table.shape[1]), np.cumsum(table, axis=0)]).tolist()
+    rows: list[list[float]] = np.vstack([np.zeros(table.shape[1]), np.cumsum(table, axis=0)]).tolist()
+    return rows
