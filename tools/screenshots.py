@@ -1,23 +1,28 @@
-"""Pictures of the pages for the documentation: `python -m tests.browser.pictures STORE_URL FOLDER`.
+"""Pictures of every page for docs/images: `.venv/bin/python tools/screenshots.py STORE_URL [--into FOLDER]`.
 
-Every page in light and dark at 1400 x 900, compressed; Trajectories at a group the gate was of two minds about.
+Each page in light and dark at 1400 x 900, compressed; Trajectories at a group the gate was of two minds about. Needs a
+Chromium and the `test` extra.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from playwright.sync_api import sync_playwright
 
+from dashboard.app import PAGES
 from dashboard.launch import serve
 from server.store.reader import open_reader
-from tests.conftest import find_chromium
 
 SIZE = {"width": 1400, "height": 900}
 LARGEST_BYTES = 250_000
+WAIT_MS = 60_000
 
 
 def telling_group(url: str) -> str:
@@ -29,7 +34,7 @@ def telling_group(url: str) -> str:
     if not rows:
         return ""
     row = max(rows, key=lambda row: (min(row.admitted, row.refused_floor), row.step))
-    return f"step={row.step}&prompt={row.prompt}&receiver={slots[row.receiver]}"
+    return f"&step={row.step}&prompt={row.prompt}&receiver={slots[row.receiver]}&source={slots[row.source]}"
 
 
 def compressed(png: bytes) -> bytes:
@@ -45,33 +50,34 @@ def compressed(png: bytes) -> bytes:
 
 def settle(page: Any) -> None:
     """Wait until the page has drawn what it has."""
-    page.wait_for_selector("[data-testid=stMainBlockContainer] [data-testid=stVegaLiteChart] svg", timeout=60_000)
-    page.wait_for_function("() => !document.querySelector('[data-testid=stSkeleton]')", timeout=60_000)
+    page.wait_for_selector("[data-testid=stMainBlockContainer]", timeout=WAIT_MS)
+    page.wait_for_function("() => document.body.innerText.includes('revision')", timeout=WAIT_MS)
+    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=WAIT_MS)
+    page.wait_for_function("() => !document.querySelector('[data-testid=stSkeleton]')", timeout=WAIT_MS)
     page.wait_for_timeout(2_500)
 
 
 def main() -> None:
     """The command line."""
-    from playwright.sync_api import sync_playwright
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("--into", type=Path, default=Path("docs/images"))
     given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    paths = {
-        "overview": "/?",
-        "complementarity": "/complementarity?",
-        "trajectories": f"/trajectories?{telling_group(given.url)}",
-    }
+    found = next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
+    if found is None:
+        sys.exit("no Chromium on this machine: apt-get install chromium")
+    given.into.mkdir(parents=True, exist_ok=True)
     with serve(given.url, port=0) as server, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
         for theme in ("light", "dark"):
             page = browser.new_context(viewport=SIZE, color_scheme=theme).new_page()
-            for name, path in paths.items():
-                page.goto(server.url + path)
+            for entry in PAGES:
+                place = telling_group(given.url) if entry.path == "trajectories" else ""
+                page.goto(f"{server.url}/{entry.path}?live=off{place}")
                 settle(page)
-                picture = given.folder / f"{name}_{theme}.png"
+                picture = given.into / f"{entry.path or 'overview'}_{theme}.png"
                 picture.write_bytes(compressed(page.screenshot()))
                 print(f"{picture}: {picture.stat().st_size // 1000} kB")
         browser.close()
