@@ -10,17 +10,23 @@ from urllib.parse import unquote
 import streamlit as st
 
 from dashboard.launch import STORE_VARIABLE
-from server.store.reader import EventInfo, Reader, RunInfo, StepMark, StoreError, open_reader
+from server.store.reader import EventInfo, PromptRecord, Reader, RunInfo, StepMark, StoreError, open_reader
 
 LATEST = "latest"
 
 
+def store_urls() -> list[str]:
+    """The stores this server was given, one a line of the variable; the pages show the first, Compare all of them.
+    StoreError when none was named."""
+    urls = [url for url in os.environ.get(STORE_VARIABLE, "").split("\n") if url]
+    if not urls:
+        raise StoreError(f"no store was named: start with `graft dashboard --store URL`, or set {STORE_VARIABLE}")
+    return list(dict.fromkeys(urls))
+
+
 def store_url() -> str:
     """The store this server shows. StoreError when none was named."""
-    url = os.environ.get(STORE_VARIABLE, "")
-    if not url:
-        raise StoreError(f"no store was named: start with `graft dashboard --store URL`, or set {STORE_VARIABLE}")
-    return url
+    return store_urls()[0]
 
 
 def file_identity(url: str) -> str:
@@ -35,7 +41,7 @@ def file_identity(url: str) -> str:
     return f"{found.st_dev}:{found.st_ino}"
 
 
-@st.cache_resource(show_spinner=False, max_entries=2, on_release=lambda store: store.close())
+@st.cache_resource(show_spinner=False, max_entries=64, on_release=lambda store: store.close())
 def reader(url: str, file: str) -> Reader:
     """One reader for all sessions of this server; it is safe to use from several threads.
 
@@ -50,7 +56,8 @@ UP_TO_LAST_STEP = frozenset(
     {
         "complementarity", "member_counts", "member_history", "pair_counts", "pair_history", "metric", "metric_history",
         "metric_range", "metric_recorded", "metric_series", "run_metric", "run_metric_history", "patterns", "places",
-        "prompts_for", "subjects", "transfers", "newest_places", "newest_transfers", "prompt_visits",
+        "prompts_for", "subjects", "transfers", "newest_places", "newest_transfers", "patterns_from",
+        "prompt_visits",
     }
 )  # fmt: skip
 
@@ -60,6 +67,11 @@ def _answer(
     url: str, file: str, run: str, revision: int | StepMark | None, question: str, arguments: tuple, options: tuple
 ) -> Any:
     return getattr(reader(url, file), question)(run, *arguments, **dict(options))
+
+
+@st.cache_data(show_spinner=False, max_entries=16)
+def _whole(url: str, file: str, run: str, revision: int, question: str) -> Any:
+    return getattr(reader(url, file), question)()
 
 
 @dataclass(frozen=True)
@@ -73,9 +85,9 @@ class Source:
     _marks: dict[int, StepMark | None] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def open(cls, run: str) -> Source:
-        """The run as it is now; StoreError when the store or the run cannot be read."""
-        url = store_url()
+    def open(cls, run: str, url: str | None = None) -> Source:
+        """The run as it is now, of the store shown or of another one; StoreError when it cannot be read."""
+        url = store_url() if url is None else url
         file = file_identity(url)
         store = reader(url, file)
         info = store.run(run)
@@ -90,12 +102,20 @@ class Source:
             revision = self.newest_step(last[-1] if isinstance(last, tuple) else last)
         return _answer(self.url, self.file, self.info.uid, revision, question, arguments, named)
 
+    def ask_store(self, question: str) -> Any:
+        """`Reader.question()` about the whole store, from the cache until this run's revision changes."""
+        return _whole(self.url, self.file, self.info.uid, self.revision, question)
+
     def newest_step(self, last_step: int | None = None) -> StepMark | None:
         """The newest committed step, or that up to `last_step`."""
         last = min(last_step, self.info.last_step or 0) if last_step is not None else self.info.last_step or 0
         if last not in self._marks:
             self._marks[last] = reader(self.url, self.file).newest_step(self.info.uid, last)
         return self._marks[last]
+
+    def prompts(self, keys: tuple[int, ...]) -> dict[int, PromptRecord]:
+        """The stored ones of these prompts, by key; they never change."""
+        return reader(self.url, self.file).prompts(keys)
 
     def events(self, limit: int) -> list[EventInfo]:
         """The newest events, newest first."""

@@ -1,0 +1,186 @@
+"""Runs & health: every run of the store, is it alive, what went wrong, and how it was configured."""
+
+from __future__ import annotations
+
+import time
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import formats, health, parts, safe_text
+from dashboard.configuration import flat
+from dashboard.controls import Choice, Window, pick, search
+from dashboard.source import Source, all_runs
+from server.store.reader import EventInfo, RunInfo
+
+EVENTS = 500
+SHOWN = 25
+ALL = "all"
+LEVELS = (ALL, "warning", "error", "info")
+MIB = 2**20
+_COLOURS = {"info": "gray", "warning": "orange", "error": "red"}
+
+
+def draw(source: Source, choice: Choice) -> None:
+    """The whole page, at one revision of the store."""
+    window = choice.window(source.info)
+    parts.status_line(source, window)
+    with parts.guarded():
+        _store(source)
+    with parts.card(stretch=False):
+        _runs(source)
+    beside = parts.side_by_side()
+    with beside, parts.card():
+        _verifier(source, window)
+    with beside, parts.card():
+        _members(source)
+    if window is not None and len(source.info.members) > 1:
+        for panel in (health.coverage, health.correlation):
+            with beside, parts.card():
+                panel(source, window)
+    with parts.card(stretch=False):
+        _events(source)
+    with parts.card(stretch=False):
+        _configuration(source)
+
+
+def _store(source: Source) -> None:
+    """How large the record is."""
+    size = source.ask_store("size")
+    with st.grid(4, min_column_width=180):
+        for label, value, below in (
+            ("Database", f"{size['database_bytes'] / MIB:,.1f} MiB", f"{formats.count(size['runs'])} runs"),
+            (
+                "Trajectories",
+                f"{size['trajectory_bytes'] / MIB:,.1f} MiB",
+                f"{formats.count(size['shards'])} files",
+            ),
+            ("Steps", formats.count(size["steps"]), f"{formats.count(size['groups'])} groups"),
+            ("Responses", formats.count(size["responses"]), f"{formats.count(size['prompts'])} prompts"),
+        ):
+            with st.container(border=True, height="stretch", gap="xsmall"):
+                st.metric(label, value)
+                st.caption(below)
+
+
+def _runs(source: Source) -> None:
+    """Every run, newest first."""
+    parts.title(
+        "Runs",
+        "of this store, newest first",
+        "A run that calls itself running and has been silent for 90 s is shown as silent: it was probably killed.",
+    )
+    now = time.time()
+    rows = [_run_row(info, info.uid == source.info.uid, now) for info in all_runs()[:SHOWN]]
+    st.table(pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Every run with its status and progress")
+    if len(all_runs()) > SHOWN:
+        st.caption(f"The newest {SHOWN} of {formats.count(len(all_runs()))} runs; the sidebar has all.")
+
+
+def _run_row(info: RunInfo, shown: bool, now: float) -> dict[str, str]:
+    name = safe_text.inline(formats.clean(info.name, 40))
+    return {
+        "Run": f"**{name}**" if shown else name,
+        "Id": safe_text.inline(formats.clean(info.uid, 60)),
+        "Method": safe_text.inline(formats.clean(info.method, 30)),
+        "Members": formats.count(len(info.members)),
+        "Status": parts.status_badge(info),
+        "Steps": f"{formats.count(info.last_step or 0)} of {formats.count(info.total_steps)}",
+        "Started": formats.ago(info.created, now),
+        "Heartbeat": formats.ago(info.heartbeat, now),
+        "Message": safe_text.inline(formats.shorten(formats.clean(info.message, 400), 120)) if info.message else "",
+    }
+
+
+def _verifier(source: Source, window: Window | None) -> None:
+    """Answers that no verifier could judge: they are no failures, and their groups never move."""
+    parts.title(
+        "Verifier",
+        "responses that could not be judged",
+        "A timeout, a crash or an error of the verifier is neither right nor wrong: such a group is not all-fail.",
+    )
+    if window is None:
+        parts.nothing("No step was committed.")
+        return
+    counts = source.ask("member_counts", window.first, window.last)
+    labels = parts.labels(source.info)
+    rows = [
+        {
+            "Member": safe_text.inline(label),
+            "Not judged": formats.of(int(counts["errors"][slot]), int(counts["rollouts"][slot]), "responses"),
+            "Share": formats.rate_interval(int(counts["errors"][slot]), int(counts["rollouts"][slot])),
+        }
+        for slot, label in enumerate(labels)
+    ]
+    st.table(pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Verifier faults by member")
+
+
+def _members(source: Source) -> None:
+    parts.title("Members", "models and tokenizers")
+    labels = parts.labels(source.info)
+    rows = [
+        {
+            "Member": safe_text.inline(label),
+            "Model": safe_text.inline(formats.clean(member.model, 60)),
+            "Family": safe_text.inline(formats.clean(member.family, 20)),
+            "Parameters": formats.compact(member.parameters) if member.parameters else formats.MISSING,
+            "Tokenizer": safe_text.inline(formats.clean(member.tokenizer_sha, 12)),
+        }
+        for label, member in zip(labels, source.info.members, strict=True)
+    ]
+    st.table(pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Members with model and tokenizer")
+
+
+def _events(source: Source) -> None:
+    """The newest events that pass the filters."""
+    parts.title("Events", "newest first")
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        level = pick("Level", list(LEVELS), key="level", default=ALL, segments=True)
+        text = search("Search in events", key="find")
+    found = [event for event in source.events(EVENTS) if _wanted(event, level, text)]
+    if not found:
+        parts.nothing("No such event.")
+    now = time.time()
+    for event in found[:SHOWN]:
+        st.markdown(_event(event, now))
+    st.caption(
+        f"{formats.count(min(len(found), SHOWN))} of {formats.count(len(found))} among the newest "
+        f"{formats.count(EVENTS)} events."
+    )
+
+
+def _wanted(event: EventInfo, level: str, text: str) -> bool:
+    member = event.member or ""
+    return level in (ALL, event.level) and text.lower() in f"{event.message} {member}".lower()
+
+
+def _event(event: EventInfo, now: float) -> str:
+    level = event.level if event.level in _COLOURS else "info"
+    where = [formats.ago(event.created, now)]
+    if event.step is not None:
+        where.append(f"step {formats.count(event.step)}")
+    if event.member:
+        where.append(safe_text.inline(formats.clean(event.member, 24)))
+    message = safe_text.inline(formats.shorten(formats.clean(event.message, 4_000), 400))
+    return f":{_COLOURS[level]}-badge[{level}] {message} :small[:gray[{' · '.join(where)}]]"
+
+
+def _configuration(source: Source) -> None:
+    """Every key of the run's configuration; what looks like a secret is masked."""
+    parts.title("Configuration", "as the run recorded it", "Passwords, keys and tokens are masked.")
+    text = search("Search in keys and values", key="key")
+    rows = [
+        {"Key": key, "Value": value}
+        for key, value in flat(source.info.config)
+        if text.lower() in f"{key} {value}".lower()
+    ]
+    if not rows:
+        parts.nothing("No such key.")
+        return
+    st.dataframe(
+        pd.DataFrame(rows),
+        hide_index=True,
+        width="stretch",
+        height=min(35 * (len(rows) + 1) + 3, 460),
+        key="configuration",
+    )
