@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from server.store.counts import Bools, Floats, Ints
 from server.store.records import GroupRecord, MemberRecord, PromptRecord, ReplayRecord, Role, TransferRecord
 
 RunStatus = Literal["running", "finished", "failed", "interrupted"]
@@ -137,6 +138,49 @@ class Found:
     places: tuple[Place, ...]
     looked_at: int
     total: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewestPlaces:
+    """The newest places (one prompt in one step) of a window, newest first, R of them, all from `first_step` on.
+
+    step, prompt [R]; attempted, all_fail (every rollout graded and wrong), solved (at least one right) [R, N] by slot.
+    """
+
+    first_step: int
+    step: Ints
+    prompt: Ints
+    attempted: Bools
+    all_fail: Bools
+    solved: Bools
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewestTransfers:
+    """The newest transfers of a window, newest first, R of them, all from `first_step` on; receiver and source are
+    slots, sum_s is over the n_s scored responses. Withheld ones have no response."""
+
+    first_step: int
+    step: Ints
+    prompt: Ints
+    receiver: Ints
+    source: Ints
+    responses: Ints
+    admitted: Ints
+    n_s: Ints
+    sum_s: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptVisits:
+    """Every visit of one prompt, V of them, oldest first: member (slot), `successes` of `n` responses right, `errors`
+    not graded."""
+
+    step: Ints
+    member: Ints
+    successes: Ints
+    n: Ints
+    errors: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
