@@ -13,9 +13,20 @@ from population.config.data import (
     RecordedSource,
     TrainDataConfig,
 )
-from population.config.run import RunConfig, as_dict, as_recorded, course, differences, digest, load, parse, with_trackers
+from population.config.run import (
+    RunConfig,
+    as_dict,
+    as_recorded,
+    course,
+    differences,
+    digest,
+    load,
+    parse,
+    with_trackers,
+)
 from population.config.section import Section
 from population.config.sglang import SglangConfig
+from population.config.trackers import TrackerConfig
 from population.config.training import (
     CheckpointConfig,
     DeadlineConfig,
@@ -25,7 +36,6 @@ from population.config.training import (
     RolloutConfig,
     UpdateConfig,
 )
-from population.config.trackers import TrackerConfig
 from population.errors import ConfigError
 
 __all__ = [

@@ -22,8 +22,8 @@ from graft.selection import exchange, random_prompts
 from population.config.cluster import ClusterConfig
 from population.config.data import EvaluationConfig, MemberConfig, TrainDataConfig
 from population.config.section import PositiveInt, Section
-from population.config.trackers import TrackerConfig, Trackers
 from population.config.sglang import SglangConfig
+from population.config.trackers import TrackerConfig, Trackers
 from population.config.training import (
     CheckpointConfig,
     DeadlineConfig,
