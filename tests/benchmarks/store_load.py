@@ -26,6 +26,8 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from server.store.reader import Reader, open_reader
@@ -136,12 +138,21 @@ def load(urls: list[str], scenario: Scenario, arguments: argparse.Namespace) -> 
             f"  {name}: {len(took[number])} commits, median {statistics.median(took[number]):.0f}, p95 {cuts[18]:.0f}, "
             f"slowest {max(took[number]):.0f} ms"
         )
-    own, others = (statistics.median(took[number]) for number in (2, 1))
-    print(f"  held up by readers of this store, over those of another: {own - others:+.0f} ms (median)")
+    held_up, low, high = _difference(took[2], took[1])
+    stall = f"{held_up:+.0f} [{low:+.0f}, {high:+.0f}] ms"
+    print(f"  held up by readers of this store, over those of another: {stall} (medians)")
     slowest = max(answer[1] for answer in answers)
     print(f"  readers: {sum(answer[0] for answer in answers):,} questions, the slowest page of them {slowest:.2f} s")
     faults = [fault for _, _, fault in answers if fault]
     return faults + verify(urls[0]).faults
+
+
+def _difference(first: list[float], second: list[float]) -> tuple[float, float, float]:
+    """The difference of two medians with its 95 % bootstrap interval."""
+    rng = np.random.default_rng(0)
+    drawn = [np.median(rng.choice(part, (2000, len(part))), axis=1) for part in (first, second)]
+    low, high = np.percentile(drawn[0] - drawn[1], [2.5, 97.5])
+    return float(np.median(first) - np.median(second)), float(low), float(high)
 
 
 def kills(url: str, number: int, seed: int) -> list[str]:
