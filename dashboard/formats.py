@@ -165,6 +165,12 @@ def abbreviate(names: Sequence[str], limit: int = 16) -> list[str]:
     cleaned = [clean(name) for name in names]
     bare = [name.rstrip("/").rsplit("/", 1)[-1] or name for name in cleaned]
     base = bare if len(set(bare)) == len(set(cleaned)) else cleaned
+    return distinct(base, limit)
+
+
+def distinct(names: Sequence[str], limit: int) -> list[str]:
+    """Clean labels in the given order, shortened in the middle and numbered where two are alike."""
+    base = [clean(name) for name in names]
     labels = [shorten(name, limit) for name in base]
     for slot, label in enumerate(labels):
         if label in labels[:slot]:

@@ -230,7 +230,9 @@ def replay(
 
 @app.command()
 def dashboard(
-    store: Annotated[str, typer.Option(help="database URL of the store")] = "sqlite:///runs/graft.db",
+    store: Annotated[
+        list[str], typer.Option(help="database URL of the store; given again: more stores, for Compare")
+    ] = ["sqlite:///runs/graft.db"],  # noqa: B006 - typer copies it
     host: Annotated[str, typer.Option(help="where to listen; not loopback: --auth or --insecure")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 picks a free port")] = 8501,
     insecure: Annotated[
@@ -241,7 +243,7 @@ def dashboard(
     allow_host: Annotated[list[str] | None, typer.Option(help="a name browsers use, for instance a proxy's")] = None,
 ) -> None:
     """Serve the dashboard of a store until Ctrl-C."""
-    environment = {**os.environ, "GRAFT_STORE_URL": store}
+    environment = {**os.environ, "GRAFT_STORE_URL": "\n".join(store)}
     command = [sys.executable, "-m", "dashboard", "--host", host, "--port", str(port)]
     command += ["--insecure"] if insecure else []
     command += ["--auth", auth, "--secrets", str(secrets)]
