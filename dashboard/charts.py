@@ -15,7 +15,7 @@ from dashboard.palette import Inks, member_colour, member_dash
 
 Spec = dict[str, Any]
 
-_FONT = '"Source Sans", "Source Sans Pro", sans-serif'
+FONT = '"Source Sans", "Source Sans Pro", sans-serif'
 
 
 def with_data(spec: Spec, **frames: pd.DataFrame) -> Spec:
@@ -33,7 +33,7 @@ def base(colours: Inks, height: int, description: str) -> Spec:
         "description": description,
         "config": {
             "background": "transparent",
-            "font": _FONT,
+            "font": FONT,
             "view": {"stroke": None},
             "axis": {
                 "labelColor": colours.muted,
@@ -57,7 +57,7 @@ def base(colours: Inks, height: int, description: str) -> Spec:
                 "labelLimit": 160,
                 "title": None,
             },
-            "text": {"font": _FONT},
+            "text": {"font": FONT},
         },
     }
 
@@ -179,153 +179,6 @@ def _hover_rule(labels: Sequence[str], colours: Inks, x: Spec) -> Spec:
         "params": [{"name": "near", "select": nearest}],
         "mark": {"type": "rule", "color": colours.muted, "strokeWidth": 1},
         "encoding": {"x": x, "opacity": shown, "tooltip": tooltip},
-    }
-
-
-def heatmap(labels: Sequence[str], colours: Inks, *, height: int) -> Spec:
-    """The N x N complementarity matrix: rows fail, columns solve; a click selects (i, j) as the parameter "cell".
-
-    Frame "cells": i, j (slots), row, column (labels), value (share or null), main, support (texts in the cell),
-    selected, solved, range (texts for the tooltip). Cells without a value are drawn empty, the diagonal is left out.
-    """
-    order = list(labels)
-    side = {"type": "nominal", "sort": order, "scale": {"domain": order, "paddingInner": 0.05, "paddingOuter": 0.02}}
-    axis: Spec = {"grid": False, "labelLimit": 150, "labelColor": colours.ink}
-    column_axis = {**axis, "orient": "top", "title": "solves (column)", "labelAngle": 0, "labelOverlap": False}
-    if len(order) > 6:
-        column_axis |= {"labelAngle": -35, "labelAlign": "left", "labelBaseline": "bottom"}
-    x = {"field": "column", **side, "axis": column_axis}
-    y = {"field": "row", **side, "axis": {**axis, "title": "fails every rollout (row)"}}
-    ramp = {"domain": [0, 1], "range": list(colours.ramp), "clamp": True}
-    legend = {
-        "orient": "bottom",
-        "direction": "horizontal",
-        "gradientLength": 180,
-        "gradientThickness": 8,
-        "format": ".0%",
-        "values": [0, 0.25, 0.5, 0.75, 1],
-        "labelColor": colours.muted,
-        "offset": 10,
-    }
-    fill = {"condition": {"test": "!isValid(datum.value)", "value": "transparent"}}
-    share = {"field": "value", "type": "quantitative", "scale": ramp, "legend": legend, **fill}
-    return {
-        **base(colours, height, "Share of each row's all-fail groups that each column's member solved"),
-        "data": {"name": "cells"},
-        "encoding": {"x": x, "y": y},
-        "layer": [_cell_boxes(colours, share), _cell_ring(colours), *_cell_texts(colours)],
-    }
-
-
-def _cell_boxes(colours: Inks, share: Spec) -> Spec:
-    """The coloured cells, with the click that selects one and the tooltip."""
-    tooltip = [
-        {"field": "row", "type": "nominal", "title": "fails"},
-        {"field": "column", "type": "nominal", "title": "solves"},
-        {"field": "solved", "type": "nominal", "title": "groups"},
-        {"field": "range", "type": "nominal", "title": "share, 95 %"},
-    ]
-    click = {"type": "point", "fields": ["i", "j"], "on": "click", "toggle": False, "clear": False}
-    return {
-        "params": [{"name": "cell", "select": click}],
-        "mark": {"type": "rect", "cornerRadius": 2, "stroke": colours.faint, "strokeWidth": 1, "cursor": "pointer"},
-        "encoding": {"color": share, "tooltip": tooltip},
-    }
-
-
-def _cell_ring(colours: Inks) -> Spec:
-    """The ring round the selected cell."""
-    return {
-        "transform": [{"filter": "datum.selected"}],
-        "mark": {"type": "rect", "fillOpacity": 0, "stroke": colours.ring, "strokeWidth": 3, "cornerRadius": 3},
-    }
-
-
-def _cell_texts(colours: Inks) -> list[Spec]:
-    """The share and below it the support, sized by the cell and readable on its colour."""
-    ink = {
-        "condition": [
-            {"test": "!isValid(datum.value)", "value": colours.muted},
-            {"test": f"datum.value >= {colours.flip}", "value": colours.on_far},
-        ],
-        "value": colours.on_near,
-    }
-    big = {"expr": "max(10, min(17, bandwidth('x') / 3.6))"}
-    small = {"expr": "max(9, min(12, bandwidth('x') / 5.2))"}
-    return [
-        {
-            "mark": {"type": "text", "dy": -7, "fontWeight": 600, "fontSize": big, "cursor": "pointer"},
-            "encoding": {"text": {"field": "main", "type": "nominal"}, "color": ink},
-        },
-        {
-            "mark": {"type": "text", "dy": 10, "fontSize": small, "cursor": "pointer"},
-            "encoding": {"text": {"field": "support", "type": "nominal"}, "color": ink},
-        },
-    ]
-
-
-def success_patterns(labels: Sequence[str], colours: Inks, *, bars: int = 110, row: int = 20) -> Spec:
-    """Which members solved the same group: bars over a matrix of dots (an UpSet plot), in one view with two y scales.
-
-    Frame "patterns": rank, share, text (above the bar), detail (tooltip). Frame "dots": rank, member (label), solved.
-    Frame "links": rank, top, bottom (labels of a pattern's first and last solver).
-    """
-    order = list(labels)
-    top, bottom = bars + 14, bars + 14 + row * len(order)
-    x = {
-        "field": "rank",
-        "type": "ordinal",
-        "axis": None,
-        "scale": {"paddingInner": 0.25, "paddingOuter": 0.1},
-    }
-    height_scale = {"range": [bars, 16], "zero": True, "nice": False}
-    share_axis = {"title": None, "orient": "left", "format": ".0%", "tickCount": 3}
-    y = {"field": "share", "type": "quantitative", "scale": height_scale, "axis": share_axis}
-    places = {"domain": order, "range": [top, bottom]}
-    who = {
-        "field": "member",
-        "type": "nominal",
-        "sort": order,
-        "scale": places,
-        "title": None,
-        "axis": {"orient": "left", "grid": False, "labelLimit": 130, "labelColor": colours.ink},
-    }
-    dot = {"condition": {"test": "datum.solved", "value": colours.accent}, "value": colours.faint}
-    tooltip = [{"field": "detail", "type": "nominal", "title": "solved by"}, {"field": "text", "title": "share"}]
-    return {
-        **base(colours, bottom, "How often each set of members solved the same prompt"),
-        "resolve": {"scale": {"y": "independent"}},
-        "layer": [
-            {
-                "data": {"name": "patterns"},
-                "encoding": {"x": x, "y": y},
-                "layer": [
-                    {
-                        "mark": {"type": "bar", "color": colours.accent, "cornerRadiusEnd": 2},
-                        "encoding": {"tooltip": tooltip},
-                    },
-                    {
-                        "mark": {"type": "text", "dy": -7, "fontSize": 10.5, "color": colours.muted},
-                        "encoding": {"text": {"field": "text", "type": "nominal"}},
-                    },
-                ],
-            },
-            {
-                "encoding": {"x": x},
-                "layer": [
-                    {
-                        "data": {"name": "links"},
-                        "mark": {"type": "rule", "strokeWidth": 2.5, "color": colours.accent},
-                        "encoding": {"y": {**who, "field": "top"}, "y2": {"field": "bottom"}},
-                    },
-                    {
-                        "data": {"name": "dots"},
-                        "mark": {"type": "circle", "size": 90, "opacity": 1},
-                        "encoding": {"y": who, "color": dot},
-                    },
-                ],
-            },
-        ],
     }
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dashboard import formats
+from dashboard.charts import FONT
 from dashboard.palette import Inks, member_colour
 
 Option = dict[str, Any]
@@ -36,17 +37,16 @@ def sankey(labels: Sequence[str], colours: Inks, moved: Counts) -> Option:
     givers = sorted({source for _, source in edges})
     takers = sorted({receiver for receiver, _ in edges})
     return {
-        "animation": False,
-        "tooltip": {"trigger": "item", **_tooltip(colours)},
+        **frame(colours),
         "series": [
             {
                 "type": "sankey",
-                "left": 8,
-                "right": 8,
+                "left": 130,
+                "right": 130,
                 "top": 8,
                 "bottom": 8,
                 "nodeWidth": 14,
-                "nodeGap": 10,
+                "nodeGap": 14,
                 # The order given: a member stays where it is while the numbers move.
                 "layoutIterations": 0,
                 "draggable": False,
@@ -69,12 +69,13 @@ def sankey(labels: Sequence[str], colours: Inks, moved: Counts) -> Option:
 
 
 def _end(labels: Sequence[str], colours: Inks, slot: int, side: str) -> Option:
-    inside = "right" if side == "gives" else "left"
+    outside = "left" if side == "gives" else "right"
     return {
         "name": f"{labels[slot]} {side}",
         "depth": 0 if side == "gives" else 1,
         "itemStyle": {"color": member_colour(colours, slot)},
-        "label": {"position": inside},
+        # A constant text: the name in a template would be read as one.
+        "label": {"position": outside, "formatter": labels[slot].replace("{", "(").replace("}", ")")},
     }
 
 
@@ -83,30 +84,28 @@ def network(labels: Sequence[str], colours: Inks, moved: Counts, *, height: int)
     edges = strongest(moved)
     most = max((int(moved[pair]) for pair in edges), default=1)
     given = moved.sum(axis=0)
-    radius, middle = 0.36 * height, 0.5 * height
     nodes = []
-    for slot, label in enumerate(labels):
-        angle = 2 * math.pi * slot / len(labels) - math.pi / 2
+    for (slot, label), place in zip(enumerate(labels), circle(len(labels), height), strict=True):
         nodes.append(
             {
                 "id": str(slot),
                 "name": label,
-                "x": middle + radius * math.cos(angle),
-                "y": middle + radius * math.sin(angle),
+                "x": place.x,
+                "y": place.y,
                 "value": int(given[slot]),
                 "symbolSize": 14 + 22 * math.sqrt(given[slot] / max(1, given.max())),
                 "itemStyle": {"color": member_colour(colours, slot)},
-                "label": {"position": _label_side(angle)},
+                "label": {"position": place.side},
             }
         )
     return {
-        "animation": False,
-        "tooltip": {"trigger": "item", **_tooltip(colours)},
+        **frame(colours),
         "series": [
             {
                 "type": "graph",
                 "layout": "none",
                 "roam": False,
+                "preserveAspect": "contain",
                 "left": 90,
                 "right": 90,
                 "top": 34,
@@ -135,6 +134,24 @@ def network(labels: Sequence[str], colours: Inks, moved: Counts, *, height: int)
     }
 
 
+class Point(NamedTuple):
+    """A place on the circle, and the side of it on which a label crosses no line."""
+
+    x: float
+    y: float
+    side: str
+
+
+def circle(count: int, height: int) -> list[Point]:
+    """Places of so many members on a circle, in slot order from the top."""
+    radius, middle = 0.36 * height, 0.5 * height
+    points = []
+    for slot in range(count):
+        angle = 2 * math.pi * slot / count - math.pi / 2
+        points.append(Point(middle + radius * math.cos(angle), middle + radius * math.sin(angle), _label_side(angle)))
+    return points
+
+
 def _label_side(angle: float) -> str:
     """Outside the circle, where no arrow runs."""
     if abs(math.cos(angle)) < 0.35:
@@ -142,14 +159,17 @@ def _label_side(angle: float) -> str:
     return "right" if math.cos(angle) > 0 else "left"
 
 
-def _tooltip(colours: Inks) -> Option:
-    return {
+def frame(colours: Inks) -> Option:
+    """What every drawing shares: no motion, our font, a tooltip in the theme's colours."""
+    tooltip = {
+        "trigger": "item",
         "backgroundColor": colours.background,
         "borderColor": colours.faint,
         "textStyle": {"color": colours.ink, "fontSize": 12},
         "confine": True,
         "valueFormatter": "localized",
     }
+    return {"animation": False, "textStyle": {"fontFamily": FONT}, "tooltip": tooltip}
 
 
 def described(labels: Sequence[str], moved: Counts) -> str:

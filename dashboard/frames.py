@@ -40,6 +40,11 @@ def bucket_edges(first: int, last: int, most: int = 45) -> list[int]:
     return [first - 1, *inner, last]
 
 
+def fewer(members: int) -> int:
+    """Buckets of a chart with a line for each member: the more lines, the smoother each must be to be followed."""
+    return 30 if members <= 6 else 15 if members <= 12 else 8
+
+
 def bucket_text(edges: Sequence[int], bucket: int) -> str:
     """The steps of a bucket: "441" or "436–440"."""
     low, high = edges[bucket] + 1, edges[bucket + 1]
@@ -162,54 +167,6 @@ def _lone(values: NDArray[np.float64]) -> NDArray[np.bool_]:
         return there
     padded = np.pad(there, ((1, 1), (0, 0)))
     return there & ~padded[:-2] & ~padded[2:]
-
-
-def heatmap_cells(labels: Sequence[str], k: Array, n: Array, selected: tuple[int, int] | None) -> pd.DataFrame:
-    """Frame "cells" of `charts.heatmap` from [N, N] counts; the diagonal is left out."""
-    rows = []
-    for i, row in enumerate(labels):
-        for j, column in enumerate(labels):
-            if i == j:
-                continue
-            hits, total = int(k[i, j]), int(n[i, j])
-            rows.append(
-                {
-                    "i": i,
-                    "j": j,
-                    "row": row,
-                    "column": column,
-                    "value": hits / total if total else math.nan,
-                    "main": formats.rate(hits, total, 0) if total else formats.MISSING,
-                    "support": f"n = {formats.count(total)}" if len(labels) <= 5 else f"n {formats.compact(total)}",
-                    "solved": formats.of(hits, total, "all-fail groups"),
-                    "range": formats.rate_interval(hits, total),
-                    "selected": (i, j) == selected,
-                }
-            )
-    return pd.DataFrame(rows)
-
-
-def pattern_frames(
-    labels: Sequence[str], patterns: Sequence[tuple[Sequence[bool], int]], total: int
-) -> dict[str, pd.DataFrame]:
-    """Frames "patterns", "dots" and "links" of `charts.success_patterns`, in the given order."""
-    bars, dots, links = [], [], []
-    for rank, (solved, occurrences) in enumerate(patterns):
-        solvers = [label for label, hit in zip(labels, solved, strict=True) if hit]
-        detail = "nobody" if not solvers else "everybody" if len(solvers) == len(labels) else ", ".join(solvers)
-        share = occurrences / total
-        text = formats.percent(share, 0 if share >= 0.0095 else 1) if share >= 0.0005 else "<0.1%"
-        bars.append({"rank": rank, "share": share, "text": text.replace("\u00a0%", "%"), "detail": detail})
-        dots += [
-            {"rank": rank, "member": label, "solved": bool(hit)} for label, hit in zip(labels, solved, strict=True)
-        ]
-        if len(solvers) > 1:
-            links.append({"rank": rank, "top": solvers[0], "bottom": solvers[-1]})
-    return {
-        "patterns": pd.DataFrame(bars, columns=["rank", "share", "text", "detail"]),
-        "dots": pd.DataFrame(dots, columns=["rank", "member", "solved"]),
-        "links": pd.DataFrame(links, columns=["rank", "top", "bottom"]),
-    }
 
 
 def before_after(

@@ -16,6 +16,8 @@ from graft.complementarity import phi_coefficient, phi_standard_error
 MOST_EDGES = 12
 MOST_PAIRS = 6
 WARNINGS = 3
+# Transfers whose next visit is looked up for one answer.
+MOST_UPTAKE = 20_000
 _PHI_COUNTS = ("both_graded", "failed_beside", "failed_together")
 
 
@@ -28,7 +30,8 @@ def uptake(source: Source, window: Window) -> None:
         "solved it when at least one rollout is right. The difference to the withheld groups is what grafting changed; "
         "without them, a prompt that is easier the second time would look like learning. Bars: 95 % intervals.",
     )
-    edges, total = source.ask("uptake", window.first, window.last)
+    shown = uptake_window(source, window)
+    edges, total = source.ask("uptake", shown.first, shown.last)
     missing = why_no_uptake(total)
     if missing:
         parts.nothing(missing)
@@ -37,7 +40,23 @@ def uptake(source: Source, window: Window) -> None:
     parts.chart(health_charts.uptake(parts.colours(), len(rows)), key="overview_uptake", uptake=rows)
     waiting = formats.of(total["grafted_seen"] + total["held_out_seen"], total["grafted"] + total["held_out"], "places")
     note = f" · {formats.count(cut)} more pairs have fewer visits" if cut else ""
+    note += uptake_note(window, shown)
     st.caption(f"n: visits after a graft v after a withheld one · met again so far: {waiting}{note}")
+
+
+def uptake_window(source: Source, window: Window) -> Window:
+    """The newest steps of the window that hold about MOST_UPTAKE transfers: each costs a look-up of its own."""
+    pairs = source.ask("pair_counts", window.first, window.last)
+    chosen = int(pairs["routed"].sum() + pairs["held_out"].sum())
+    if chosen <= MOST_UPTAKE:
+        return window
+    steps = max(1, (window.last - window.first + 1) * MOST_UPTAKE // chosen)
+    return Window(window.last - steps + 1, window.last)
+
+
+def uptake_note(window: Window, shown: Window) -> str:
+    """What is said where only a part of the window was looked at."""
+    return "" if shown == window else f" · transfers of {shown}, the newest {formats.count(MOST_UPTAKE)} or so"
 
 
 def why_no_uptake(total: dict[str, int]) -> str:

@@ -188,6 +188,29 @@ def bootstrap_mean_interval(
     return float(low), float(high)
 
 
+def bootstrap_ratio_interval(
+    numerators: ArrayLike, denominators: ArrayLike, *, seed: int, level: float = 0.95, resamples: int = 1000
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of sum(numerators) / sum(denominators), one entry [P] of each per problem.
+
+    For shares of visits where a problem is visited more than once: problems are drawn whole, with all their visits.
+    The same seed gives the same interval. (NaN, NaN) when the denominators add up to 0.
+    """
+    k, n = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
+    if k.ndim != 1 or n.shape != k.shape:
+        raise ValueError(f"need one numerator and denominator per problem, got shapes {k.shape} and {n.shape}")
+    if n.sum() == 0:
+        return math.nan, math.nan
+    rng = np.random.default_rng(seed)
+    rows = max(1, BOOTSTRAP_CHUNK // k.size)
+    ratios = []
+    for start in range(0, resamples, rows):
+        drawn = rng.integers(0, k.size, size=(min(rows, resamples - start), k.size))
+        ratios.append(_ratio(k[drawn].sum(axis=1), n[drawn].sum(axis=1)))
+    low, high = np.nanquantile(np.concatenate(ratios), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
 def _counts(successes: ArrayLike, attempts: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     n, k = np.asarray(attempts), np.asarray(successes)
     if n.ndim != 2 or k.shape != n.shape:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 
-from dashboard import charts, formats, frames, health, parts, safe_text
+from dashboard import (
+    charts,
+    charts_population,
+    formats,
+    frames,
+    frames_population,
+    graph_panels,
+    health,
+    matrices,
+    parts,
+    safe_text,
+)
 from dashboard.controls import Choice, Window, cell_parameter, integer_parameter, link_parameters
 from dashboard.source import Source
+from graft.complementarity import bootstrap_ratio_interval
 from server.store.reader import PromptRow
 
 PATTERNS = 14
 ROWS = 8
-# From this many members the heatmap takes the whole width.
-WIDE_MEMBERS = 7
-HEATMAP_KEY = "complementarity_heatmap"
 _FATES = {"grafted": "green", "refused": "orange", "held out": "violet"}
 
 
@@ -35,20 +43,26 @@ def draw(source: Source, choice: Choice) -> None:
             parts.nothing("This run has one member: there is no peer to compare it with.")
         return
     pairs = source.ask("pair_counts", window.first, window.last)
-    cell = _take_click(members) or cell_parameter(members) or _remembered_cell(source) or _first_cell(pairs)
+    over_time = None
+    cell = matrices.take_click(members) or cell_parameter(members) or _remembered_cell(source) or _first_cell(pairs)
     st.session_state["cell_shown"] = source.info.uid, cell
-    wide = members >= WIDE_MEMBERS
+    wide = members >= matrices.WIDE_MEMBERS
     left, right = (st.container(), st.container()) if wide else st.columns([6, 5])
     with left, parts.card():
-        _heatmap(source, pairs, cell)
+        over_time = matrices.draw(source, window, pairs, cell)
     with right:
         below = parts.side_by_side() if wide else st.container()
         with below, parts.card():
             _history(source, window, pairs, cell, height=165 + 16 * members if wide else 225)
         with below, parts.card():
             _patterns(source, window)
+    if over_time is not None:
+        with parts.card(stretch=False):
+            matrices.over_time(source, window, over_time)
     with parts.guarded():
         _prompts(source, window, pairs, cell)
+    with parts.card(stretch=False):
+        graph_panels.draw(source, window, pairs, cell)
     beside = parts.side_by_side()
     for panel in (health.coverage, health.correlation):
         with beside, parts.card():
@@ -69,44 +83,13 @@ def _remembered_cell(source: Source) -> tuple[int, int] | None:
     return cell if run == source.info.uid else None
 
 
-def _take_click(members: int) -> tuple[int, int] | None:
-    """A click on the heatmap since the last run goes into the address; clicks before it stay where they are."""
-    state: Any = st.session_state.get(HEATMAP_KEY)
-    picked = (state or {}).get("selection", {}).get("cell") or []
-    if not picked:
-        return None
-    cell = int(picked[0].get("i", -1)), int(picked[0].get("j", -1))
-    is_pair = min(cell) >= 0 and max(cell) < members and cell[0] != cell[1]
-    if not is_pair or cell == st.session_state.get("cell_clicked"):
-        return None
-    st.session_state["cell_clicked"] = cell
-    st.query_params["cell"] = f"{cell[0]}-{cell[1]}"
-    st.query_params.pop("at", None)
-    return cell
-
-
-def _heatmap(source: Source, pairs: dict[str, np.ndarray], cell: tuple[int, int]) -> None:
-    names = parts.labels(source.info)
-    parts.title(
-        "Complementarity",
-        "share of the row's all-fail groups that the column solved",
-        "A group is all-fail when every rollout of the row's member failed. The column solved it when at least one of "
-        "its rollouts on the same prompt in the same step is right. n: all-fail groups of the row that the column "
-        "sampled too. Click a cell for its history and its prompts.",
-    )
-    height = 46 * len(names) + 120 if len(names) >= WIDE_MEMBERS else 440 + 25 * len(names)
-    spec = charts.heatmap(names, parts.colours(), height=height)
-    cells = frames.heatmap_cells(names, pairs["solved"], pairs["both_attempted_fail"], cell)
-    parts.chart(spec, key=HEATMAP_KEY, on_select="rerun", cells=cells)
-
-
 def _history(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int], height: int) -> None:
     row = cell[0]
     names = parts.labels(source.info)
     others = [slot for slot in range(len(names)) if slot != row]
     peers = [names[slot] for slot in others]
     parts.title(f"{safe_text.inline(names[row])} fails: who solves?", "dotted: mean over the window")
-    edges = frames.bucket_edges(window.first, window.last, 30)
+    edges = frames.bucket_edges(window.first, window.last, frames.fewer(len(names)))
     history = source.ask("pair_history", tuple(edges))
     curves, hover = frames.rate_curves(
         peers, edges, history["solved"][:, row, others], history["both_attempted_fail"][:, row, others]
@@ -125,7 +108,8 @@ def _history(source: Source, window: Window, pairs: dict[str, np.ndarray], cell:
 
 def _patterns(source: Source, window: Window) -> None:
     names = parts.labels(source.info)
-    found, total = source.ask("patterns", window.first, window.last, limit=10_000)
+    first = source.ask("patterns_from", window.first, window.last)
+    found, total = source.ask("patterns", first, window.last, limit=10_000)
     parts.title("Success patterns", "which members solved the same prompt")
     if not total:
         parts.nothing("No prompt was sampled by the members yet.")
@@ -133,9 +117,9 @@ def _patterns(source: Source, window: Window) -> None:
     shown = found[:PATTERNS]
     row = 20 if len(names) <= 8 else 16
     parts.chart(
-        charts.success_patterns(names, parts.colours(), row=row),
+        charts_population.success_patterns(names, parts.colours(), row=row),
         key="complementarity_patterns",
-        **frames.pattern_frames(names, shown, total),
+        **frames_population.pattern_frames(names, shown, total),
     )
     covered = sum(occurrences for _, occurrences in shown)
     some = (
@@ -143,7 +127,8 @@ def _patterns(source: Source, window: Window) -> None:
         if len(shown) == len(found)
         else f"{len(shown)} most frequent of {formats.count(len(found))} patterns"
     )
-    st.caption(f"{some}: {formats.of(covered, total, 'prompts')} ({formats.rate(covered, total)}).")
+    newest = f" Counted over {Window(first, window.last)}." if first > window.first else ""
+    st.caption(f"{some}: {formats.of(covered, total, 'prompts')} ({formats.rate(covered, total)}).{newest}")
 
 
 def _prompts(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int]) -> None:
@@ -162,7 +147,12 @@ def _prompts(source: Source, window: Window, pairs: dict[str, np.ndarray], cell:
             width="content",
         )
         if support:
-            st.caption(f"95 %: {formats.interval(solved, support)}", width="stretch")
+            st.caption(
+                f"95 %: {formats.interval(solved, support)}{_by_prompt(source, window, cell)}",
+                width="stretch",
+                help="The first interval takes every group for itself (Wilson). Visits of one prompt are alike, so the "
+                "second draws prompts whole (bootstrap), over the newest 5,000 places where there are more.",
+            )
         if total > ROWS:
             _pager(offset, total)
     if not rows:
@@ -174,6 +164,20 @@ def _prompts(source: Source, window: Window, pairs: dict[str, np.ndarray], cell:
         hide_index=True,
         alt="Prompts that the row's member failed and the column's member solved",
     )
+
+
+def _by_prompt(source: Source, window: Window, cell: tuple[int, int]) -> str:
+    """The interval of the cell's share with prompts drawn whole; empty where no prompt came twice."""
+    i, j = cell
+    places = source.ask("newest_places", window.first, window.last)
+    chosen = places.all_fail[:, i] & places.attempted[:, j]
+    prompts, inverse = np.unique(places.prompt[chosen], return_inverse=True)
+    if len(prompts) in (0, len(inverse)):
+        return ""
+    visits = np.bincount(inverse)
+    solved = np.bincount(inverse, weights=places.solved[chosen, j])
+    low, high = bootstrap_ratio_interval(solved, visits, seed=0)
+    return f" · by prompt: {formats.span(low, high)} ({formats.count(len(prompts))} prompts)"
 
 
 def _page_of_prompts(source: Source, window: Window, cell: tuple[int, int]) -> tuple[list[PromptRow], int, int]:
@@ -208,6 +212,7 @@ def _prompt_row(row: PromptRow, uid: str, labels: list[str], cell: tuple[int, in
     """One row in Markdown; member text goes through `safe_text`."""
     i, j = cell
     query = urlencode(link_parameters(run=uid, step=row.step, prompt=row.prompt, receiver=i, source=j))
+    around = urlencode(link_parameters(run=uid, cell=f"{i}-{j}", graph=graph_panels.PROMPT, prompt=row.prompt))
     # A group without a failure has no advantage to give, so it is never a candidate.
     not_routed = ":gray[all solved]" if row.source_successes == row.source_n else formats.MISSING
     fate = f":{_FATES[row.transfer]}-badge[{row.transfer}]" if row.transfer in _FATES else not_routed
@@ -220,4 +225,5 @@ def _prompt_row(row: PromptRow, uid: str, labels: list[str], cell: tuple[int, in
         "Prompt": safe_text.math_line(row.text, 160),
         "Transfer": fate,
         "Responses": f"[open ↗](trajectories?{query})",
+        "Graph": f"[who else ↗](complementarity?{around})",
     }

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from dashboard import charts, charts_transfers, formats, frames, health, parts, safe_text
+from dashboard import charts, charts_population, charts_transfers, formats, frames, health, measures, parts, safe_text
 from dashboard.controls import Choice, Window, pick
 from dashboard.source import Source
-from server.store.reader import ReplayInfo
+from graft.complementarity import wilson_interval
+from server.store.reader import NewestTransfers, ReplayInfo
 
 COUNTED = ("routed", "grafted", "held_out", "responses", "admitted", "refused_floor", "refused_other")
 FLOW, NETWORK = "flow", "network"
@@ -32,15 +33,15 @@ def draw(source: Source, choice: Choice) -> None:
         return
     pairs = source.ask("pair_counts", window.first, window.last)
     slots = choice.slots(source.info)
-    left, right = st.columns([6, 5])
+    wide = len(source.info.members) > charts_population.TEXT_MEMBERS
+    left, right = (st.container(), parts.side_by_side()) if wide else st.columns([6, 5])
     with left, parts.card():
         _moved(source, pairs)
-    with right:
-        edges = frames.bucket_edges(window.first, window.last, 30)
-        with parts.card():
-            _rescued(source, slots, edges)
-        with parts.card():
-            _admission(source, slots, edges)
+    edges = frames.bucket_edges(window.first, window.last, frames.fewer(len(slots)))
+    with right, parts.card():
+        _rescued(source, slots, edges)
+    with right, parts.card():
+        _admission(source, slots, edges)
     with parts.card(stretch=False):
         _pairs(source, window, pairs)
     with parts.card(stretch=False):
@@ -70,7 +71,7 @@ def _moved(source: Source, pairs: dict[str, np.ndarray]) -> None:
     if not edges:
         parts.nothing("No response was admitted in these steps.")
         return
-    height = max(380, 30 * len(labels) + 60)
+    height = max(parts.curve_height(len(labels)) * 2 - 60, 24 * len(labels) + 60)
     if shape == FLOW:
         option = charts_transfers.sankey(labels, colours, moved)
     else:
@@ -98,9 +99,9 @@ def _rescued(source: Source, slots: list[int], edges: list[int]) -> None:
 def _admission(source: Source, slots: list[int], edges: list[int]) -> None:
     parts.title(
         "Gate admission",
-        "responses sent to the member that entered its update",
+        "transferred responses that the update took in",
         "Admitted responses of those transferred to the receiver, over all its sources. Responses of one group stand "
-        "or fall together, so the band is somewhat too narrow.",
+        "or fall together, so the band is somewhat too narrow; the table below takes that into account.",
     )
     history = source.ask("pair_history", tuple(edges))
     admitted, responses = history["admitted"].sum(axis=2), history["responses"].sum(axis=2)
@@ -122,9 +123,11 @@ def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None
         "counts over the window",
         "All-fail: groups of the receiver in which all failed and that the source sampled too. Solved: those the "
         "source solved. Routed: those whose group came from this source. Mean s: over scored responses. "
-        "Mean weight: over admitted ones.",
+        "Mean weight: over admitted ones. The intervals take the responses of one group together, as they stand or "
+        "fall together; floor and other: refused responses, s at or below the floor, or another reason.",
     )
-    table = pair_table(parts.labels(source.info), pairs)
+    newest = source.ask("newest_transfers", window.first, window.last)
+    table = pair_table(parts.labels(source.info), pairs, newest)
     if table.empty:
         parts.nothing("No pair has an all-fail group that both sampled.")
         return
@@ -133,12 +136,9 @@ def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None
         hide_index=True,
         width="stretch",
         height=min(35 * (len(table) + 1) + 3, 460),
-        column_config={
-            "Solved %": st.column_config.NumberColumn(format="%.1f"),
-            "Admitted %": st.column_config.NumberColumn(format="%.1f"),
-            "Mean s": st.column_config.NumberColumn(format="%.3f"),
-            "Mean weight": st.column_config.NumberColumn(format="%.3f"),
-        },
+        column_config=_columns(table),
+        # Counts that follow from the others are in the file alone.
+        column_order=[name for name in table.columns if name not in ("Solved", "Grafted")],
         key="transfers_pairs",
     )
     st.download_button(
@@ -152,16 +152,37 @@ def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None
     )
 
 
-def pair_table(labels: list[str], pairs: dict[str, np.ndarray]) -> pd.DataFrame:
-    """Every (receiver, source) with a group that could have moved; ratios are empty where nothing was counted."""
-    rows = []
+def _columns(table: pd.DataFrame) -> dict[str, Any]:
+    """Narrow columns, so that the whole row is in sight."""
+    formats_of = {"Solved %": "%.1f", "Admitted %": "%.1f", "Mean s": "%.3f", "Mean w": "%.3f"}
+    columns: dict[str, Any] = {}
+    for name in table.columns[2:]:
+        if name.startswith("95 %"):
+            columns[name] = st.column_config.TextColumn("95 %", width=80)
+        else:
+            columns[name] = st.column_config.NumberColumn(width=60, format=formats_of.get(name, "localized"))
+    return columns
+
+
+def pair_table(labels: list[str], pairs: dict[str, np.ndarray], newest: NewestTransfers) -> pd.DataFrame:
+    """Every (receiver, source) with a group that could have moved; ratios are empty where nothing was counted.
+
+    Intervals draw transferred groups whole; their spread is that of the `newest` ones where there are more.
+    """
+    size, rows = len(labels), []
+    admission, mean_s = (
+        measures.clustered(newest, part, total, pairs[count], size)
+        for part, total, count in (
+            (newest.admitted, newest.responses, "responses"),
+            (newest.sum_s, newest.n_s, "n_s"),
+        )
+    )
     for i, receiver in enumerate(labels):
         for j, giver in enumerate(labels):
             fails = int(pairs["both_attempted_fail"][i, j])
             counts = {name: int(pairs[name][i, j]) for name in COUNTED}
             if i == j or not (fails or counts["routed"]):
                 continue
-            low, high = _interval(counts["admitted"], counts["responses"])
             rows.append(
                 {
                     "Receiver": receiver,
@@ -175,11 +196,12 @@ def pair_table(labels: list[str], pairs: dict[str, np.ndarray]) -> pd.DataFrame:
                     "Responses": counts["responses"],
                     "Admitted": counts["admitted"],
                     "Admitted %": _share(counts["admitted"], counts["responses"]),
-                    "95 %": f"{low:.1f}–{high:.1f}" if counts["responses"] else formats.MISSING,
-                    "Refused: floor": counts["refused_floor"],
-                    "Refused: other": counts["refused_other"],
+                    "95 %": _admitted_range(counts["admitted"], counts["responses"], float(admission[i, j])),
+                    "Floor": counts["refused_floor"],
+                    "Other": counts["refused_other"],
                     "Mean s": _mean(float(pairs["sum_s"][i, j]), int(pairs["n_s"][i, j])),
-                    "Mean weight": _mean(float(pairs["sum_w"][i, j]), counts["admitted"]),
+                    "95 % ": _range(_mean(float(pairs["sum_s"][i, j]), int(pairs["n_s"][i, j])), float(mean_s[i, j])),
+                    "Mean w": _mean(float(pairs["sum_w"][i, j]), counts["admitted"]),
                 }
             )
     return pd.DataFrame(rows)
@@ -193,9 +215,21 @@ def _mean(total: float, n: int) -> float | None:
     return total / n if n else None
 
 
-def _interval(k: int, n: int) -> tuple[float, float]:
-    low, high = frames.wilson(np.array([k]), np.array([n]))[1:]
-    return 100 * float(low[0]), 100 * float(high[0])
+def _range(middle: float | None, half: float) -> str:
+    """An interval that cannot go below 0; "–" where it is not known."""
+    if middle is None or not np.isfinite(half):
+        return formats.MISSING
+    return f"{max(0.0, middle - half):.2f}–{middle + half:.2f}"
+
+
+def _admitted_range(k: int, n: int, half: float) -> str:
+    """In percent, by group, and never inside Wilson's: groups that are all alike would leave no width at all."""
+    if not n:
+        return formats.MISSING
+    low, high = wilson_interval(k, n)
+    if np.isfinite(half):
+        low, high = max(0.0, min(low, k / n - half)), min(1.0, max(high, k / n + half))
+    return f"{100 * low:.1f}–{100 * high:.1f}"
 
 
 def _replays(source: Source) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dashboard import charts, frames, health_charts
+from dashboard import charts, charts_population, frames, frames_population, health_charts
+from dashboard.measures import MEASURES
 from dashboard.palette import DARK, LIGHT, Inks, inks, member_colour, member_dash
 
 NAMES = ["Qwen3-1.7B", "a.b[c]'\"", "<img src=x onerror=alert(1)>"]
@@ -24,8 +25,9 @@ def specs(colours: Inks, names: list[str]) -> dict[str, charts.Spec]:
     return {
         "curves": charts.curves(names, colours, quantity="accuracy"),
         "history": charts.curves(names, colours, quantity="solved", slots=slots, means=True),
-        "heatmap": charts.heatmap(names, colours, height=400),
-        "patterns": charts.success_patterns(names, colours),
+        **{f"matrix {one.key}": charts_population.matrix(names, colours, one, height=400) for one in MEASURES},
+        "multiples": charts_population.multiples(len(names), 2, colours, MEASURES[-1]),
+        "patterns": charts_population.success_patterns(names, colours),
         "before_after": charts.before_after(names, colours, slots),
         "gate": charts.gate_strip(colours),
         "uptake": health_charts.uptake(colours, len(names)),
@@ -59,7 +61,7 @@ def data_columns() -> dict[str, dict[str, pd.DataFrame]]:
     edges = [0, 1, 2, 3]
     ones = np.ones((3, 3), dtype=np.int64)
     curves, hover = frames.rate_curves(NAMES, edges, ones, 2 * ones)
-    patterns = frames.pattern_frames(NAMES, [((True, True, False), 2)], 4)
+    patterns = frames_population.pattern_frames(NAMES, [((True, True, False), 2)], 4)
     empty_gate = {
         "responses": pd.DataFrame(columns=["index", "s", "lift", "verdict", "answer", "detail"]),
         "floor": pd.DataFrame(columns=["floor", "text"]),
@@ -67,11 +69,15 @@ def data_columns() -> dict[str, dict[str, pd.DataFrame]]:
     scores = pd.DataFrame(columns=["member", "when", "value", "low", "high", "detail"])
     means = frames.mean_lines(NAMES, ones[0], 2 * ones[0])
     counts = {name: ones for name in UPTAKE}
+    values, stack = (
+        MEASURES[0].read({"solved": part, "both_attempted_fail": 2 * part}) for part in (ones, np.stack([ones, ones]))
+    )
     uptake, _ = frames.uptake_rows(NAMES, counts, dict.fromkeys(UPTAKE, 1), 12)
     return {
         "curves": {"curves": curves, "hover": hover},
         "history": {"curves": curves, "hover": hover, "means": means},
-        "heatmap": {"cells": frames.heatmap_cells(NAMES, ones, 2 * ones, (0, 1))},
+        "matrix complementarity": {"cells": frames_population.matrix_cells(NAMES, MEASURES[0], values, (0, 1))},
+        "multiples": frames_population.tile_frames(NAMES, MEASURES[0], stack, [0, 1, 2]),
         "patterns": patterns,
         "before_after": {"scores": scores},
         "gate": empty_gate,
@@ -93,7 +99,9 @@ def fields_by_frame(node: Any, frame: str = "") -> Iterator[tuple[str, str]]:
         yield from fields_by_frame(value, frame)
 
 
-@pytest.mark.parametrize("kind", ["curves", "history", "heatmap", "patterns", "before_after", "gate", "uptake"])
+@pytest.mark.parametrize(
+    "kind", ["curves", "history", "matrix complementarity", "multiples", "patterns", "before_after", "gate", "uptake"]
+)
 def test_every_field_a_chart_reads_is_a_column_of_its_frame(kind: str) -> None:
     columns = {name: set(frame.columns) for name, frame in data_columns()[kind].items()}
     used = set(fields_by_frame(specs(LIGHT, NAMES)[kind]))

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard import frames
+from dashboard import frames, frames_population
+from dashboard.measures import MEASURES
 from graft.complementarity import uptake, wilson_interval
 from server.store.reader import EvaluationSummary, GraftedRecord, TransferRecord
 
@@ -91,17 +92,19 @@ def test_a_short_run_shows_every_point() -> None:
 
 def test_heatmap_cells_carry_share_support_and_the_ring_but_no_diagonal() -> None:
     k, n = np.array([[0, 3], [0, 0]]), np.array([[0, 10], [0, 0]])
-    cells = frames.heatmap_cells(["a", "b"], k, n, (0, 1)).set_index(["row", "column"])
+    values = MEASURES[0].read({"solved": k, "both_attempted_fail": n})
+    cells = frames_population.matrix_cells(["a", "b"], MEASURES[0], values, (0, 1)).set_index(["row", "column"])
     assert len(cells) == 2
     assert cells.loc[("a", "b"), "main"] == "30\u00a0%"
     assert cells.loc[("a", "b"), "support"] == "n = 10"
     assert bool(cells.loc[("a", "b"), "selected"])
-    assert math.isnan(cells.loc[("b", "a"), "value"])
+    assert math.isnan(cells.loc[("b", "a"), "tone"])
     assert cells.loc[("b", "a"), "main"] == "–"
 
 
 def test_patterns_name_their_solvers_and_link_first_to_last() -> None:
-    shown = frames.pattern_frames(["a", "b", "c"], [((True, False, True), 6), ((False,) * 3, 3), ((True,) * 3, 1)], 10)
+    patterns = [((True, False, True), 6), ((False,) * 3, 3), ((True,) * 3, 1)]
+    shown = frames_population.pattern_frames(["a", "b", "c"], patterns, 10)
     assert shown["patterns"]["detail"].tolist() == ["a, c", "nobody", "everybody"]
     assert shown["patterns"]["share"].tolist() == [0.6, 0.3, 0.1]
     assert shown["links"].to_dict("list") == {"rank": [0, 2], "top": ["a", "a"], "bottom": ["c", "c"]}

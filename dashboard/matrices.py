@@ -1,0 +1,121 @@
+"""The panel of N x N matrices: one measure over the window, or in consecutive windows side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from dashboard import charts_population, formats, frames, frames_population, health, parts
+from dashboard.controls import Window, pick, switch
+from dashboard.measures import MEASURES, WITHOUT_EXCHANGE, Measure, Values, clustered
+from dashboard.source import Source
+
+KEY = "complementarity_heatmap"
+# From this many members the matrix takes the whole width.
+WIDE_MEMBERS = 7
+TILES, WIDE_TILES = 6, 4
+
+
+def take_click(members: int) -> tuple[int, int] | None:
+    """A click on a matrix since the last run goes into the address; clicks before it stay where they are."""
+    for measure in MEASURES:
+        state: Any = st.session_state.get(f"{KEY}_{measure.key}")
+        picked = (state or {}).get("selection", {}).get("cell") or []
+        if not picked:
+            continue
+        cell = int(picked[0].get("i", -1)), int(picked[0].get("j", -1))
+        is_pair = min(cell) >= 0 and max(cell) < members and cell[0] != cell[1]
+        mark = f"cell_clicked_{measure.key}"
+        if not is_pair or cell == st.session_state.get(mark):
+            continue
+        st.session_state[mark] = cell
+        st.query_params["cell"] = f"{cell[0]}-{cell[1]}"
+        st.query_params.pop("at", None)
+        return cell
+    return None
+
+
+def draw(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int]) -> Measure | None:
+    """The chosen measure, returned where it is wanted over time too; a click on a cell chooses the pair that the rest
+    of the page is about."""
+    labels = parts.labels(source.info)
+    offered = [one for one in MEASURES if parts.exchanges(source.info) or one.key in WITHOUT_EXCHANGE]
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        key = pick("Matrix", [one.key for one in offered], key="matrix", segments=True, hide_label=True)
+        wanted = switch("Over time", key="over", help="The same matrix in consecutive windows, side by side.")
+    measure = next(one for one in offered if one.key == key)
+    parts.title(measure.title, measure.explanation, f"{measure.help} Click a cell for its history and its prompts.")
+    values, note = window_values(source, window, pairs, measure)
+    if not np.isfinite(values.value).any():
+        parts.nothing(_why_nothing(source, window, measure))
+        return None
+    spec = charts_population.matrix(labels, parts.colours(), measure, height=_height(len(labels)))
+    cells = frames_population.matrix_cells(labels, measure, values, cell)
+    parts.chart(spec, key=f"{KEY}_{measure.key}", on_select="rerun", cells=cells)
+    if note:
+        st.caption(note)
+    return measure if wanted else None
+
+
+def _height(members: int) -> int:
+    """Pixels: large cells for few members, cells without text for many."""
+    if members > charts_population.TEXT_MEMBERS:
+        return 24 * members + 150
+    return 46 * members + 120 if members >= WIDE_MEMBERS else 440 + 25 * members
+
+
+def _why_nothing(source: Source, window: Window, measure: Measure) -> str:
+    if measure.key == "uptake":
+        shown = health.uptake_window(source, window)
+        missing = health.why_no_uptake(source.ask("uptake", shown.first, shown.last)[1])
+        return missing or "No pair has met both kinds of prompt again."
+    if measure.key == "failing":
+        return "No two members both failed some prompts and solved others in these steps."
+    return f"No pair has any {measure.counted} in these steps."
+
+
+def window_values(source: Source, window: Window, pairs: dict[str, np.ndarray], measure: Measure) -> tuple[Values, str]:
+    """(the measure of every pair over the window [N, N], what is said below it)."""
+    if measure.key == "uptake":
+        shown = health.uptake_window(source, window)
+        counts, _ = source.ask("uptake", shown.first, shown.last)
+        return measure.read(counts), health.uptake_note(window, shown)
+    values = measure.read(pairs)
+    if measure.key != "compatibility":
+        return values, ""
+    # Responses of one group share a prompt and an author: the group is what was drawn.
+    newest = source.ask("newest_transfers", window.first, window.last)
+    half = clustered(newest, newest.sum_s, newest.n_s, values.n, len(source.info.members))
+    with_bounds = replace(values, low=np.maximum(0.0, values.value - half), high=values.value + half)
+    since = (
+        "" if newest.first_step <= window.first else f"; their spread from step {formats.count(newest.first_step)} on"
+    )
+    return with_bounds, f"Intervals take the responses of one group together{since}."
+
+
+def over_time(source: Source, window: Window, measure: Measure) -> None:
+    """The measure in consecutive windows."""
+    labels = parts.labels(source.info)
+    parts.title(
+        f"{measure.title} over time",
+        "rows and columns as in the matrix",
+        f"{measure.help} Colours as in the matrix; point at a cell for its pair and number.",
+    )
+    most = TILES if len(labels) <= charts_population.TEXT_MEMBERS else WIDE_TILES
+    shown = health.uptake_window(source, window) if measure.key == "uptake" else window
+    edges = frames.bucket_edges(shown.first, shown.last, most)
+    if len(edges) < 3:
+        parts.nothing("One step has no course over time yet.")
+        return
+    if measure.key == "uptake":
+        asked = [source.ask("uptake", low + 1, high)[0] for low, high in pairwise(edges)]
+        counts = {name: np.stack([one[name] for one in asked]) for name in asked[0]}
+    else:
+        counts = source.ask("pair_history", tuple(edges))
+    spec = charts_population.multiples(len(labels), len(edges) - 1, parts.colours(), measure)
+    tiles = frames_population.tile_frames(labels, measure, measure.read(counts), edges)
+    parts.chart(spec, key=f"{KEY}_tiles_{measure.key}", **tiles)
