@@ -15,6 +15,9 @@ import pytest
 
 from dashboard import launch
 from dashboard.door import own_names
+from server.store.reader import open_reader
+from server.store.writer import open_writer
+from tests.dashboard.showcase import Showcase, write
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "postgresql://user:hunter2@db/graft"
@@ -99,6 +102,21 @@ def test_the_server_answers_hides_the_store_and_ends_on_close() -> None:
     assert server.process.returncode is not None
     assert not alive(pid)
     server.close()
+
+
+def test_a_dashboard_that_is_killed_leaves_the_run_alone(tmp_path: Path) -> None:
+    scenario, url = Showcase(steps=9, prompts=4), f"sqlite:///{tmp_path / 'store.db'}"
+    with open_writer(url) as writer:
+        write(writer, scenario, 2, 0)
+        with launch.serve(url, port=0) as server:
+            with urllib.request.urlopen(f"{server.url}/_stcore/health", timeout=60):
+                writer.commit(scenario.step(3))
+            server.process.kill()
+            server.process.wait()
+        writer.commit(scenario.step(4))
+        writer.finish("finished")
+    with open_reader(url) as store:
+        assert (store.run("latest").last_step, store.run("latest").status) == (4, "finished")
 
 
 PARENT = """
