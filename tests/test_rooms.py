@@ -254,7 +254,7 @@ def import_without_model_libraries(modules: list[str]) -> subprocess.CompletedPr
 
 def is_page(module: str) -> bool:
     """A Streamlit script: it runs when it is imported, so only its imports are read, above."""
-    return module in {"dashboard.app"} or within(module, "dashboard.pages")
+    return module in {"dashboard.app"} or within(module, "dashboard.pages") or within(module, "dashboard.entry")
 
 
 @pytest.mark.parametrize("light", LIGHT)
