@@ -45,6 +45,13 @@ def fewer(members: int) -> int:
     return 30 if members <= 6 else 15 if members <= 12 else 8
 
 
+def most_telling(slots: Sequence[int], weight: Array, most: int = 8) -> list[int]:
+    """These slots, or of more than 12 the `most` of the largest weight [N], in order: more lines cannot be followed."""
+    if len(slots) <= 12:
+        return list(slots)
+    return sorted(sorted(slots, key=lambda slot: -float(weight[slot]))[:most])
+
+
 def bucket_text(edges: Sequence[int], bucket: int) -> str:
     """The steps of a bucket: "441" or "436–440"."""
     low, high = edges[bucket] + 1, edges[bucket + 1]
@@ -138,8 +145,8 @@ def uptake_rows(
                 "row": f"{label}  (n {formats.count(n)} v {formats.count(held_n)})",
                 "order": order,
                 "value": middle,
-                "low": middle - half,
-                "high": middle + half,
+                "low": max(-100.0, middle - half),
+                "high": min(100.0, middle + half),
                 "total": order == 0,
                 "after": f"{formats.rate(k, n)} ({formats.count(k)}/{formats.count(n)})",
                 "withheld": f"{formats.rate(held_k, held_n)} ({formats.count(held_k)}/{formats.count(held_n)})",

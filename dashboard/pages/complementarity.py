@@ -53,7 +53,7 @@ def draw(source: Source, choice: Choice) -> None:
     with right:
         below = parts.side_by_side() if wide else st.container()
         with below, parts.card():
-            _history(source, window, pairs, cell, height=165 + 16 * members if wide else 225)
+            _history(source, window, pairs, cell, height=165 + 16 * min(members, 16) if wide else 225)
         with below, parts.card():
             _patterns(source, window)
     if over_time is not None:
@@ -87,8 +87,11 @@ def _history(source: Source, window: Window, pairs: dict[str, np.ndarray], cell:
     row = cell[0]
     names = parts.labels(source.info)
     others = [slot for slot in range(len(names)) if slot != row]
+    peers_in_all = len(others)
+    others = frames.most_telling(others, pairs["solved"][row])
     peers = [names[slot] for slot in others]
-    parts.title(f"{safe_text.inline(names[row])} fails: who solves?", "dotted: mean over the window")
+    cut = "" if len(peers) == peers_in_all else f"; the {len(peers)} of {peers_in_all} peers that solve most"
+    parts.title(f"{safe_text.inline(names[row])} fails: who solves?", f"dotted: mean over the window{cut}")
     edges = frames.bucket_edges(window.first, window.last, frames.fewer(len(names)))
     history = source.ask("pair_history", tuple(edges))
     curves, hover = frames.rate_curves(

@@ -16,6 +16,7 @@ from graft.complementarity import wilson_interval
 from server.store.reader import NewestTransfers, ReplayInfo
 
 COUNTED = ("routed", "grafted", "held_out", "responses", "admitted", "refused_floor", "refused_other")
+SHOWN_PAIRS = 12
 FLOW, NETWORK = "flow", "network"
 
 
@@ -109,11 +110,14 @@ def _admission(source: Source, slots: list[int], edges: list[int]) -> None:
 
 
 def _curves(source: Source, slots: list[int], edges: list[int], k: np.ndarray, n: np.ndarray, key: str) -> None:
-    names = parts.labels(source.info)
+    names, asked = parts.labels(source.info), len(slots)
+    slots = frames.most_telling(slots, n.sum(axis=0))
     shown = [names[slot] for slot in slots]
     curves, hover = frames.rate_curves(shown, edges, k[:, slots], n[:, slots])
     spec = charts.curves(shown, parts.colours(), quantity=key, height=parts.curve_height(len(shown)), slots=slots)
     parts.chart(spec, key=f"transfers_{key}", curves=curves, hover=hover)
+    if len(slots) < asked:
+        st.caption(f"The {len(slots)} of {asked} members with the most; the sidebar chooses others.")
 
 
 def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None:
@@ -135,7 +139,8 @@ def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None
         table,
         hide_index=True,
         width="stretch",
-        height=min(35 * (len(table) + 1) + 3, 460),
+        height="content" if len(table) <= SHOWN_PAIRS else 460,
+        placeholder=formats.MISSING,
         column_config=_columns(table),
         # Counts that follow from the others are in the file alone.
         column_order=[name for name in table.columns if name not in ("Solved", "Grafted")],
@@ -150,6 +155,8 @@ def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None
         icon=":material/download:",
         key="transfers_csv",
     )
+    if newest.first_step > window.first:
+        st.caption(f"Intervals: the spread of groups from step {formats.count(newest.first_step)} on, the newest.")
 
 
 def _columns(table: pd.DataFrame) -> dict[str, Any]:
