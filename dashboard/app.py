@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboard import entrance, safe_text
 from dashboard.controls import Choice
-from dashboard.pages import compare, complementarity, overview, runs, training, trajectories, transfers
+from dashboard.pages import compare, complementarity, evaluation, overview, runs, training, trajectories, transfers
 from dashboard.sidebar import keep_range_in_address, sidebar
 from dashboard.source import Source, all_runs
 from server.store.reader import StoreError
@@ -35,6 +35,7 @@ PAGES = (
     Entry("transfers", "Transfers", ":material/swap_horiz:", transfers.draw, True),
     Entry("trajectories", "Trajectories", ":material/compare_arrows:", trajectories.draw, False),
     Entry("training", "Training", ":material/model_training:", training.draw, True),
+    Entry("evaluation", "Evaluation", ":material/leaderboard:", evaluation.draw, True),
     Entry("compare", "Compare", ":material/stacked_line_chart:", compare.draw, True),
     Entry("runs", "Runs & health", ":material/monitor_heart:", runs.draw, True),
 )

@@ -31,11 +31,20 @@ def _look(names: Sequence[str], colours: Inks) -> tuple[Spec, Spec]:
     return {**kind, "scale": colour}, {**kind, "scale": dash}
 
 
-def overlay(names: Sequence[str], colours: Inks, *, x_title: str, quantity: str, percent: bool, height: int) -> Spec:
+def overlay(
+    names: Sequence[str],
+    colours: Inks,
+    *,
+    x_title: str,
+    x_format: str,
+    quantity: str,
+    percent: bool,
+    height: int,
+) -> Spec:
     """One line a run, in its arm's colour and dashes; where arms have several runs, a thick line for their mean.
 
     Frame "points": arm, run, x, value, detail (tooltip), lone (a point that no line would show).
-    Frame "means": arm, x, value, low, high (95 % t interval over seeds), detail.
+    Frame "means": arm, x, value, low, high (95 % t interval over three seeds or more, else missing), detail.
     """
     colour, dash = _look(names, colours)
     x = {
@@ -43,7 +52,7 @@ def overlay(names: Sequence[str], colours: Inks, *, x_title: str, quantity: str,
         "type": "quantitative",
         "title": x_title,
         "scale": {"nice": False, "zero": False, "padding": 6},
-        "axis": {"grid": False, "tickCount": 6, "format": "~s"},
+        "axis": {"grid": False, "tickCount": 6, "format": x_format},
     }
     y_axis = {"title": None, "tickCount": 5, "format": ".0%" if percent else "~g"}
     y = {"field": "value", "type": "quantitative", "scale": {"zero": False, "nice": True}, "axis": y_axis}
@@ -125,8 +134,8 @@ def differences(colours: Inks, rows: int, *, row: int = 28) -> Spec:
 def frontier(colours: Inks, *, x_title: str, height: int = 300) -> Spec:
     """Score against cost, as in the paper's figure 3a: this run's evaluations, the baseline's dashed, and others' best.
 
-    Frame "runs": kind ("this run", "baseline" or "other runs"), run, x, value, low, high, detail, best (its best
-    checkpoint). Frame "frontier": x, value; the highest score that each cost bought, as steps.
+    Frame "runs": kind ("this run", "baseline" or "other runs"), run, x, value, detail, best (the run's best point).
+    Frame "frontier": x, value; the highest score that each cost bought, as steps.
     """
     kinds = ["this run", "baseline", "other runs"]
     scale = {"domain": kinds, "range": [colours.accent, colours.ring, colours.muted]}
@@ -163,12 +172,6 @@ def frontier(colours: Inks, *, x_title: str, height: int = 300) -> Spec:
                 "transform": [{"filter": "datum.kind == 'baseline'"}],
                 "mark": {**line, "strokeDash": [6, 4]},
                 "encoding": {"x": x, "y": y, "color": colour},
-            },
-            {
-                **runs,
-                "transform": [{"filter": "datum.best"}],
-                "mark": {"type": "rule", "strokeWidth": 1.5, "strokeOpacity": 0.6},
-                "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
             },
             {
                 **runs,

@@ -15,6 +15,8 @@ POINT_COLUMNS = ["arm", "run", "x", "value", "detail", "lone"]
 MEAN_COLUMNS = ["arm", "x", "value", "low", "high", "detail"]
 # With at most this many points each of them is marked.
 _MARKED = 12
+# Two seeds give an interval wider than any chart: a band needs three.
+FEWEST_SEEDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,14 @@ def means(lines: Sequence[Line], percent: bool, x_text: str) -> pd.DataFrame:
                 continue
             over_seeds = Paired(dict(enumerate(values)))
             middle, interval = over_seeds.mean, over_seeds.interval
-            if middle is None or interval is None:
+            if middle is None:
                 continue
-            text = f"{shown(middle, percent)} ({shown(interval[0], percent)} to {shown(interval[1], percent)})"
-            rows.append((arm, x, middle, *interval, f"{text} at {x:,.4g} {x_text}, n = {len(own)} seeds"))
+            text = shown(middle, percent)
+            low, high = math.nan, math.nan
+            if interval is not None and len(own) >= FEWEST_SEEDS:
+                low, high = (min(max(bound, 0.0), 1.0) for bound in interval) if percent else interval
+                text += f" ({shown(low, percent)} to {shown(high, percent)})"
+            rows.append((arm, x, middle, low, high, f"{text} at {x:,.4g} {x_text}, n = {len(own)} seeds"))
     return pd.DataFrame(rows, columns=MEAN_COLUMNS)
 
 

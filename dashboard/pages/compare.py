@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -46,6 +47,7 @@ class Axis:
     basis: str
     cost: str
     per_unit: float
+    format: str
 
 
 def draw(source: Source, choice: Choice) -> None:
@@ -58,6 +60,11 @@ def draw(source: Source, choice: Choice) -> None:
             parts.nothing("There is one run so far. `graft dashboard --store A --store B` compares across stores.")
         return
     groups = _selection(source, known)
+    stores = len({one.url for one in known})
+    st.caption(
+        f"{formats.count(len(known))} runs in {formats.count(stores)} store{'' if stores == 1 else 's'} · whole runs, "
+        f"whatever the window · read at {time.strftime('%H:%M:%S')}"
+    )
     if len(groups) < 2:
         parts.nothing("Choose two or more: the chosen runs are all of one set, which differs in its seed only.")
         return
@@ -114,12 +121,12 @@ def _axis(arms: Sequence[Arm]) -> Axis:
         "is interpolated.",
     )
     if by == STEPS:
-        return Axis("training step", "steps", EQUAL_STEPS, "rollout_tokens", 1.0)
+        return Axis("training step", "steps", EQUAL_STEPS, "rollout_tokens", 1.0, ",d")
     if by == TOKENS:
-        return Axis("sampled tokens", "sampled tokens", EQUAL_COST, "rollout_tokens", 1.0)
+        return Axis("sampled tokens", "sampled tokens", EQUAL_COST, "rollout_tokens", 1.0, "~s")
     gpu = all("gpu_seconds" in run.cost for arm in arms for run in arm.runs.values())
     name = "GPU hours" if gpu else "CPU hours"
-    return Axis(name, name, EQUAL_COST, "gpu_seconds" if gpu else "cpu_seconds", 3600.0)
+    return Axis(name, name, EQUAL_COST, "gpu_seconds" if gpu else "cpu_seconds", 3600.0, "~g")
 
 
 def _curves(groups: Sequence[Group], arms: Sequence[Arm], axis: Axis) -> None:
@@ -143,7 +150,7 @@ def _curves(groups: Sequence[Group], arms: Sequence[Arm], axis: Axis) -> None:
         curve.capitalize(),
         f"against {axis.title}, {safe_text.inline(who)}",
         "Every point is a run's own. In seed sets lined up by step, the thick line is the mean over seeds where all "
-        "have a point, with its 95 % t interval; by tokens or hours they have no point in common, so there is none.",
+        "have a point, with its 95 % t interval for three or more; by tokens or hours they share no point, so none.",
     )
     if curve == HELD_OUT:
         lines = [_score_line(arm.name, one, arm, chosen, benchmarks, axis) for arm, one in _runs(groups, arms)]
@@ -154,7 +161,13 @@ def _curves(groups: Sequence[Group], arms: Sequence[Arm], axis: Axis) -> None:
     names = [arm.name for arm in arms]
     parts.chart(
         charts_compare.overlay(
-            names, parts.colours(), x_title=axis.title, quantity=curve, percent=percent, height=300 + 18 * len(names)
+            names,
+            parts.colours(),
+            x_title=axis.title,
+            x_format=axis.format,
+            quantity=curve,
+            percent=percent,
+            height=300 + 18 * len(names),
         ),
         key="compare_curves",
         points=frames_compare.points(lines, percent, axis.unit),

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from dashboard import charts, charts_training, formats, frames, frames_training, parts, safe_text
+from dashboard import charts, charts_training, formats, frames, frames_training, paper, parts, safe_text
 from dashboard.controls import Choice, Window, pick
 from dashboard.frames_training import Series
 from dashboard.source import Source
@@ -164,6 +164,7 @@ def _clipped(source: Source, slots: list[int], window: Window, known: set[str]) 
     st.table(
         pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Share of clipped tokens by minibatch and origin"
     )
+    st.caption(paper.clipping())
 
 
 def _mismatch(source: Source, slots: list[int], window: Window, known: set[str]) -> None:

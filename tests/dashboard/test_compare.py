@@ -156,12 +156,17 @@ def test_means_over_seeds_exist_only_where_every_run_has_a_point() -> None:
     lines = [
         Line("one", "r0", 0, (1.0, 2.0, 3.0), (0.1, 0.2, math.nan)),
         Line("one", "r1", 1, (1.0, 2.5, 3.0), (0.3, 0.9, 0.5)),
-        Line("alone", "r2", 0, (1.0, 2.0), (0.5, 0.6)),
+        Line("one", "r2", 2, (1.0, 2.5, 3.0), (0.2, 0.9, 0.5)),
+        Line("two", "r3", 0, (1.0, 2.0), (0.5, 0.6)),
+        Line("two", "r4", 1, (1.0, 2.5), (0.7, 0.6)),
+        Line("alone", "r5", 0, (1.0, 2.0), (0.5, 0.6)),
     ]
     means = frames_compare.means(lines, True, "steps")
-    assert means[["arm", "x", "value"]].values.tolist() == [["one", 1.0, 0.2]]
-    half = stats.t.ppf(0.975, 1) * stats.sem([0.1, 0.3])
+    assert means[["arm", "x", "value"]].values.tolist() == [["one", 1.0, pytest.approx(0.2)], ["two", 1.0, 0.6]]
+    half = stats.t.ppf(0.975, 2) * stats.sem([0.1, 0.3, 0.2])
     assert means["high"][0] == pytest.approx(0.2 + half)
+    assert means["low"][0] == 0.0
+    assert math.isnan(means["low"][1])
     points = frames_compare.points(lines, True, "steps")
-    assert len(points) == 8
+    assert len(points) == 15
     assert all(a <= b for a, b in pairwise(points[points["run"] == "r0"]["x"]))

@@ -1,0 +1,184 @@
+"""The Evaluation page and the paper's figures beside it: every number is that of the raw rows, or of the paper."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from streamlit.testing.v1 import AppTest
+
+from dashboard import frames_evaluation, paper
+from server.store.reader import open_reader
+from server.store.records import EvaluationRecord, MetricRecord, RunRecord, StepRecord
+from server.store.writer import open_writer
+from tests.dashboard.showcase import MODELS, Showcase, write
+from tests.dashboard.test_pages import HOSTILE, HOSTILE_NAMES, end, opened, texts
+
+__all__ = ["opened"]
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
+
+@dataclass(frozen=True)
+class Evaluated(Showcase):
+    """A showcase with two benchmarks of different roles, repeats of its best checkpoint, and what it cost."""
+
+    lift: int = 0
+
+    def run(self) -> RunRecord:
+        benchmarks = [{"name": "held-out", "role": "test"}, {"name": "choose", "role": "validation"}]
+        return replace(super().run(), config={"evaluation": {"benchmarks": benchmarks}})
+
+    def step(self, step: int) -> StepRecord:
+        cost = (MetricRecord(None, "seconds_cpu", 36.0, 1), MetricRecord(None, "gpu_seconds", 72.0, 1))
+        record = super().step(step)
+        return replace(record, metrics=(*record.metrics, *cost))
+
+    def evaluations(self, step: int) -> Iterator[EvaluationRecord]:
+        for record in replace(self, seed=self.seed + self.lift, lift=0).showcased(step):
+            few = {key: (4 - right,) for key, right, _ in record.problems if right < 4}
+            yield replace(record, votes={key: few.get(key, ()) for key, _, _ in record.problems})
+            yield replace(record, benchmark="choose", role="validation")
+            if step == 2:
+                yield replace(record, repeat=1)
+                yield replace(record, repeat=2, problems=tuple((key, 4, 4) for key, _, _ in record.problems))
+
+    def showcased(self, step: int) -> Iterator[EvaluationRecord]:
+        return super().evaluations(step)
+
+
+def fill(folder: Path, *runs: tuple[Showcase, int, str, int]) -> str:
+    url = f"sqlite:///{folder / 'store.db'}"
+    for scenario, until, status, every in runs:
+        writer = open_writer(url)
+        write(writer, scenario, until, every)
+        end(writer, status)
+    return url
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    small = Evaluated(steps=2, prompts=3, tokens=5, uid="graft-a", name="graft-a")
+    grpo = replace(small, uid="grpo-a", name="grpo-a", method="grpo", lift=5)
+    return fill(tmp_path_factory.mktemp("evaluation"), (grpo, 2, "finished", 2), (small, 2, "finished", 2))
+
+
+def problems(url: str, uid: str, step: int, slot: int) -> dict[int, float]:
+    """{problem: share right} of a member's held-out evaluation, from the raw rows."""
+    rows = sqlite3.connect(url.removeprefix("sqlite:///")).execute(
+        "select p.prompt, 1.0 * p.correct / p.responses from evaluation_problems p join runs r on r.id = p.run "
+        "where r.uid = ? and p.step = ? and p.member = ? and p.benchmark = 'held-out' and p.repeat = 0",
+        (uid, step, slot),
+    )
+    return dict(rows)
+
+
+def test_scores_and_differences_are_those_of_the_raw_rows(opened, store: str) -> None:
+    page: AppTest = opened(store, "evaluation", run="graft-a", against="grpo-a")
+    assert "could not be drawn" not in texts(page)
+    table = page.dataframe[0].value
+    for slot, name in enumerate(MODELS[:3]):
+        row = table[(table["Member"] == name) & (table["Benchmark"] == "held-out")].iloc[0]
+        own, base = problems(store, "graft-a", 2, slot), problems(store, "grpo-a", 2, slot)
+        assert row["Last"].startswith(f"{100 * np.mean(list(own.values())):.1f}\u00a0% (")
+        assert row["Before"].endswith("step 0")
+        change = np.array([own[key] - base[key] for key in own])
+        assert row["Less baseline"].startswith(f"{100 * change.mean():+.1f} (".replace("-", "−"))
+        assert row["For"] == "report"
+        assert row["From"] == "300 × 4"
+        assert "pass@4" in row["pass@k"]
+        assert "maj@4" in row["maj@k"]
+        any_right = np.mean([share > 0 for share in own.values()])
+        assert row["pass@k"].startswith(f"{100 * any_right:.1f}\u00a0%")
+        assert row["Repeated"].endswith("(n 2)")
+    assert set(table[table["Benchmark"] == "choose"]["For"]) == {"selection"}
+    assert "rule mean on validation sets" in texts(page)
+
+
+def test_the_frontier_is_in_gpu_hours_of_all_members_together(store: str) -> None:
+    with open_reader(store) as reader:
+        run = reader.result("graft-a")
+    assert frames_evaluation.cost_kind(run) == ("gpu_seconds", "GPU hours")
+    points = frames_evaluation.cost_points(run, "gpu_seconds", run.members, ["held-out"])
+    assert {step: hours for step, (hours, _) in points.items()} == {0: 0.0, 2: pytest.approx(2 * 72 / 3600)}
+    expected = np.mean([np.mean(list(problems(store, "graft-a", 2, slot).values())) for slot in range(3)])
+    assert points[2][1] == pytest.approx(expected)
+
+
+def test_the_frontier_rises_and_others_show_their_best_alone() -> None:
+    shown = frames_evaluation.frontier(
+        [("this run", "a", {0: (0.0, 0.2), 5: (1.0, 0.5)}), ("other runs", "b", {0: (0.0, 0.3), 5: (0.5, 0.2)})], "h"
+    )
+    assert shown["frontier"].values.tolist() == [[0.0, 0.2], [0.0, 0.3], [1.0, 0.5], [1.0, 0.5]]
+    assert shown["runs"][["run", "value", "best"]].values.tolist() == [
+        ["a", 0.2, False],
+        ["a", 0.5, True],
+        ["b", 0.3, True],
+    ]
+
+
+def test_differences_are_paired_over_the_problems_both_have() -> None:
+    own = np.array([1, 2, 3, 9]), np.array([4, 2, 0, 1]), np.array([4, 4, 4, 4])
+    base = np.array([1, 2, 3, 7]), np.array([2, 2, 1, 4]), np.array([4, 4, 4, 4])
+    change, shared = frames_evaluation.paired_by_problem(own, base)
+    values = np.array([0.5, 0.0, -0.25])
+    assert shared == 3
+    assert change.mean == pytest.approx(values.mean())
+    assert change.high - change.mean == pytest.approx(1.959963984540054 * values.std(ddof=1) / math.sqrt(3))
+    assert math.isnan(frames_evaluation.paired_by_problem(own, tuple(part[3:] for part in base))[0].mean)
+
+
+@pytest.mark.parametrize(
+    ("members", "until", "status"), [(1, 2, "finished"), (2, 1, "failed"), (12, 2, "finished"), (3, 0, "running")]
+)
+def test_the_page_draws_over_every_kind_of_run(opened, tmp_path: Path, members: int, until: int, status: str) -> None:
+    scenario = Evaluated(MODELS[:members], steps=4, prompts=2, tokens=5, nan_loss_at=1)
+    url = fill(tmp_path, (scenario, until, status, 1))
+    assert "could not be drawn" not in texts(opened(url, "evaluation", score="choose"))
+
+
+def test_hostile_names_and_a_run_without_evaluations(opened, tmp_path: Path) -> None:
+    hostile = Showcase(HOSTILE_NAMES, steps=3, prompts=2, uid="hostile", name=HOSTILE, mark=HOSTILE)
+    bare = Showcase(steps=3, prompts=2, uid="bare")
+    url = fill(tmp_path, (bare, 2, "finished", 0), (hostile, 2, "finished", 1))
+    page = opened(url, "evaluation", run="hostile", against="bare")
+    assert "could not be drawn" not in texts(page)
+    assert "<script>" not in texts(page)
+    assert "No benchmark is configured" in texts(opened(url, "evaluation", run="bare"))
+
+
+def test_the_papers_averages_are_the_means_of_its_benchmarks() -> None:
+    rows = paper.table_1()
+    assert len(rows) == 9 + 18
+    for row in rows:
+        assert math.fsum(row.scores[name][0] for name in paper.BENCHMARKS) / 5 == pytest.approx(
+            row.scores[paper.AVERAGE][0], abs=0.02
+        )
+    ours, known = paper.rows_for(["Qwen/Qwen3-1.7B-Base", "HuggingFaceTB/SmolLM3-3B-Base"], "graft")
+    assert known
+    assert ("SmolLM3-3B-Base", "GRAFT", 37.06, 25.3) in [
+        (row.model, row.method, row.scores["Avg"][0], row.gpu_hours) for row in ours
+    ]
+    assert all(row.peer in ("", "Qwen3-1.7B-Base", "SmolLM3-3B-Base") for row in ours)
+
+
+def test_only_the_papers_own_setting_is_comparable() -> None:
+    config = yaml.safe_load((CONFIGS / "paper" / "pair_1.yaml").read_text())
+    models = [one["model"] for one in config["members"]]
+    names = [one["name"] for one in config["evaluation"]["benchmarks"]]
+    assert paper.differences(config, models, "graft", 174, names) == []
+    config["rollouts"]["rollouts_per_prompt"] = 4
+    assert paper.differences(config, models, "graft", 100, names) == [
+        "100 steps (paper 174)",
+        "4 rollouts a prompt (paper 8)",
+    ]
+    assert "other models" in paper.differences(config, ["demo:qwen3"], "graft", 174, names)
+    assert [paper.canonical(name) for name in ("math-500", "aime24", "AMC 23", "minerva_math", "heldout")] == [
+        "MATH500", "AIME2024", "AMC23", "Minerva", None
+    ]  # fmt: skip
