@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from population.config import RunConfig
+from population.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,27 @@ def turn_order(expected: Mapping[str, Expected]) -> list[str]:
     times: Jackson 1955). Before any was measured the largest model goes first, and equal members as they are given.
     """
     return sorted(expected, key=lambda name: (-expected[name].grade_s, -expected[name].parameters))
+
+
+def first_turns(devices: Devices, parameters: Mapping[str, int]) -> dict[str, list[str]]:
+    """{device: members in the order of their first turns at it}, of every device that more than one member uses."""
+    users: dict[str, dict[str, Expected]] = {}
+    for part in (devices.trainer, devices.engine):
+        for name, device in part.items():
+            if device is not None:
+                users.setdefault(device, {})[name] = Expected(0.0, parameters[name])
+    return {device: turn_order(expected) for device, expected in users.items() if len(expected) > 1}
+
+
+def refuse_crowded(config: RunConfig, devices: Devices) -> None:
+    """ConfigError for a server that is to share a GPU and would take most of it."""
+    for member in config.trained:
+        servers = config.servers_of(member)
+        if config.rollouts.engine == "sglang" and devices.engine[member.name] and servers.memory_fraction is None:
+            raise ConfigError(
+                f"member {member.name!r}: its SGLang server shares a GPU and would take most of its memory; set "
+                "rollouts.sglang.memory_fraction, or give it GPUs of its own in members[].sglang.gpus"
+            )
 
 
 class Line:

@@ -151,7 +151,8 @@ def load_members(
     place: Path,
     cluster: Cluster | None = None,
 ) -> dict[str, Member]:
-    """Trainer and engine of every trained member, started side by side; all are closed again when one of them fails.
+    """Trainer and engine of every trained member, started side by side but for :func:`engines_first`; all are closed
+    again when one of them fails.
     `place`: the run's own folder, for what engines keep on disk.
     """
     with ExitStack() as stack:
@@ -162,12 +163,18 @@ def load_members(
             new_trainer = partial(site.trainer, member.name, build_trainer, config, member, folder, tokenizer)
             servers = place.absolute() / "sglang" / member.name
             new_engine = partial(site.engine, member.name, build_engine, config, member, folder, tokenizer, servers)
-            parts = new_trainer(), new_engine()
-            for part in parts:
-                stack.callback(part.close)
-            started[member.name] = (member, *parts, new_trainer, new_engine)
+            engine = new_engine()
+            stack.callback(engine.close)
+            if engines_first(config, clustered=cluster is not None):
+                wait(engine.ready, config.deadlines.load_s, member=member.name, phase="load", step=None)
+            started[member.name] = (member, engine, new_trainer, new_engine)
+        trainers = {}
+        for name, (_, _, new_trainer, _) in started.items():
+            trainers[name] = new_trainer()
+            stack.callback(trainers[name].close)
         members = {}
-        for name, (member, trainer, engine, new_trainer, new_engine) in started.items():
+        for name, (member, engine, new_trainer, new_engine) in started.items():
+            trainer = trainers[name]
             about = partial(wait, deadline_s=config.deadlines.load_s, member=name, phase="load", step=None)
             trained = about(trainer.attributes("parameters", "notes"))
             sampled = about(engine.attributes("exact_logprobs", "notes"))
@@ -187,6 +194,13 @@ def load_members(
             )
         stack.pop_all()
     return members
+
+
+def engines_first(config: RunConfig, *, clustered: bool) -> bool:
+    """Whether engines start one after the other, before any trainer: SGLang takes its share of what is free when it
+    starts, and fails where others take memory at that moment.
+    """
+    return config.rollouts.engine == "sglang" and not clustered and on_gpu(config)
 
 
 def _group_bytes(config: RunConfig, member: MemberConfig) -> int:

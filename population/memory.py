@@ -133,44 +133,49 @@ def trainer_footprint(config: RunConfig, member: MemberConfig, model: Decoder) -
     return Footprint(held=held, training=training)
 
 
-def engine_footprint(config: RunConfig, model: Decoder, tensor_parallel: int = 1) -> Footprint:
-    """One GPU of a member's engine; a server's cache for SERVER_ROWS responses at least, the embedded one's for all."""
-    width = _width(config)
+def engine_footprint(config: RunConfig, member: MemberConfig, model: Decoder, memory: int | None) -> Footprint:
+    """One GPU, of ``memory`` bytes if that is known, of a member's engine: the embedded one's cache for all rows, a
+    server's for SERVER_ROWS responses at least, and as much as `memory_fraction` gives it.
+    """
+    width, servers = _width(config), config.servers_of(member)
     samples = config.data.prompts_per_step * config.rollouts.rollouts_per_prompt
     length = config.rollouts.max_prompt_tokens + config.rollouts.max_response_tokens
     served = config.rollouts.engine == "sglang"
+    spread = servers.tensor_parallel if served else 1
+    weights = model.parameters * width // spread
     rows = min(SERVER_ROWS if served else config.rollouts.max_batch_rows, samples)
-    cache = {"KV cache": 2 * rows * length * model.layers * model.kv_heads * model.head * width // tensor_parallel}
-    weights = {"engine weights": model.parameters * width // tensor_parallel}
+    cache = 2 * rows * length * model.layers * model.kv_heads * model.head * width // spread
+    if not served:
+        return Footprint(engine={"engine weights": weights}, sampling={"KV cache": cache})
     # A server reserves its cache when it starts; the embedded engine makes one for each batch.
-    return Footprint(engine=weights | cache) if served else Footprint(engine=weights, sampling=cache)
+    reserved = int((memory or 0) * (servers.memory_fraction or 0)) - weights
+    return Footprint(engine={"engine weights": weights, "KV cache": max(cache, reserved)})
 
 
-def device_needs(config: RunConfig, models: Mapping[str, Decoder], cluster: bool) -> list[DeviceNeed]:
-    """The peak of every kind of device: one that all share, or on a cluster those of each member's ranks and engine.
+def device_needs(
+    config: RunConfig, models: Mapping[str, Decoder], cluster: bool, memory: int | None = None
+) -> list[DeviceNeed]:
+    """The peak of every kind of device: in one process its GPU and those that servers have besides, on a cluster those
+    of each member's ranks and engine.
 
-    ``models`` {member: sizes} of the trained members.
+    ``models`` {member: sizes} of the trained members; ``memory``: bytes of one GPU, None if not known.
     """
     members = [member for member in config.trained if member.name in models]
     if not cluster:
-        return [shared_device(config, {m.name: _both(config, m, models[m.name]) for m in members})]
+        return _in_one_process(config, members, models, memory)
     needs = []
     for member in members:
         model, wanted = models[member.name], config.cluster
         rank = _peak(f"{member.name}, a trainer's rank", {member.name: trainer_footprint(config, member, model)}, False)
         needs.append(_placed(rank, config.update.ranks, wanted.gpus_per_rank))
         server = config.servers_of(member)
-        spread = server.tensor_parallel if config.rollouts.engine == "sglang" else 1
         if not server.urls:
-            engine = _peak(f"{member.name}, an engine", {member.name: engine_footprint(config, model, spread)}, False)
-            gpus = spread * server.data_parallel * server.replicas if config.rollouts.engine == "sglang" else 1
+            footprint = engine_footprint(config, member, model, memory)
+            engine = _peak(f"{member.name}, an engine", {member.name: footprint}, False)
+            each = server.tensor_parallel * server.data_parallel * server.replicas
+            gpus = each if config.rollouts.engine == "sglang" else 1
             needs.append(_placed(engine, gpus, wanted.gpus_per_engine / gpus))
     return needs
-
-
-def shared_device(config: RunConfig, footprints: Mapping[str, Footprint]) -> DeviceNeed:
-    """The peak of one device that holds all these members, of which one works at a time."""
-    return _peak("all members on one device", footprints, config.rollouts.sleep)
 
 
 def first_change_that_fits(
@@ -186,7 +191,7 @@ def first_change_that_fits(
         changed, tried = config, {key: value for change in changes for key, value in change.items()}
         for key, value in tried.items():
             changed = _with(changed, key, value)
-        needs = device_needs(changed, models, cluster)
+        needs = device_needs(changed, models, cluster, memory)
         if all(need.fits(memory) for need in needs):
             return ", ".join(f"{key}: {_said(value)}" for key, value in tried.items()), needs
     return None
@@ -233,12 +238,31 @@ def _said(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _both(config: RunConfig, member: MemberConfig, model: Decoder) -> Footprint:
-    """A member's trainer and engine on one device."""
-    trainer, engine = trainer_footprint(config, member, model), engine_footprint(config, model)
-    if config.servers_of(member).urls:
-        engine = Footprint()
-    return Footprint(trainer.held, engine.engine, trainer.training, engine.sampling)
+def _in_one_process(
+    config: RunConfig, members: Sequence[MemberConfig], models: Mapping[str, Decoder], memory: int | None
+) -> list[DeviceNeed]:
+    """GPU 0, which all trainers are on, and the others that servers are given; those that hold the same as one."""
+    served = config.rollouts.engine == "sglang"
+    engines: dict[str, list[str]] = {"0": []}
+    for member in members:
+        servers = config.servers_of(member)
+        for gpu in (() if servers.urls else servers.gpus or (0,)) if served else (0,):
+            engines.setdefault(str(gpu), []).append(member.name)
+    alike: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
+    for gpu, held in engines.items():
+        alike.setdefault((gpu == "0", tuple(held)), []).append(gpu)
+    needs = []
+    for (trains, names), gpus in alike.items():
+        footprints = {}
+        for member in members:
+            model = models[member.name]
+            trainer = trainer_footprint(config, member, model) if trains else Footprint()
+            engine = engine_footprint(config, member, model, memory) if member.name in names else Footprint()
+            footprints[member.name] = Footprint(trainer.held, engine.engine, trainer.training, engine.sampling)
+        title = "all members on one device" if len(engines) == 1 else f"GPU {', '.join(gpus)}"
+        need = _peak(title, footprints, config.rollouts.sleep)
+        needs.append(DeviceNeed(need.name, need.when, need.parts, len(gpus)))
+    return needs
 
 
 def _peak(name: str, footprints: Mapping[str, Footprint], sleep: bool) -> DeviceNeed:

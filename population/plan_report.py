@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from population.config import RunConfig
+from population.devices import devices_of, first_turns, refuse_crowded
 from population.memory import GIB, DeviceNeed, device_needs, first_change_that_fits, plan_dtype
 from population.plan import MemberPlan, Plan
 
@@ -33,6 +34,7 @@ def print_plan(console: Console, config: RunConfig, plan: Plan) -> None:
     if plan.exchanges:
         floor = "no floor" if plan.floor is None else f"floor {plan.floor:g} on s ({plan.normaliser})"
         rows.append(("exchange", f"balance {plan.balance}, {floor}, {plan.holdout:.0%} held out"))
+    rows += _turns(config, plan)
     if plan.published:
         rows.append(("counts as published, files not here yet", ", ".join(plan.published)))
     for row in rows:
@@ -52,8 +54,10 @@ def print_memory(console: Console, config: RunConfig, plan: Plan, gpu_memory: in
     known = {member.name: member.decoder for member in plan.members if member.decoder is not None}
     if not known:
         return True
-    cluster = config.update.ranks > 1 or config.cluster.gpus_per_rank > 0 or config.cluster.gpus_per_engine > 0
-    needs = device_needs(config, known, cluster)
+    cluster = _clustered(config)
+    if gpu_memory is not None:
+        refuse_crowded(config, devices_of(config, on_gpu=config.update.device != "cpu", clustered=cluster))
+    needs = device_needs(config, known, cluster, gpu_memory)
     on_gpu = " (as on a GPU)" if config.update.dtype == config.update.device == "auto" else ""
     console.print(_needs(needs, f"memory estimate at the peak, {plan_dtype(config)}{on_gpu}", gpu_memory))
     if gpu_memory is None or all(need.fits(gpu_memory) for need in needs):
@@ -66,6 +70,24 @@ def print_memory(console: Console, config: RunConfig, plan: Plan, gpu_memory: in
         advice = f"it fits with {change[0]} (then {largest / GIB:.1f} GiB at most)"
     console.print(f"Does not fit into {gpu_memory / GIB:.1f} GiB: {advice}.", highlight=False, soft_wrap=True)
     return False
+
+
+def _turns(config: RunConfig, plan: Plan) -> list[tuple[str, str]]:
+    """For each GPU that members share, who goes first; `auto` is taken as a GPU."""
+    devices = devices_of(config, on_gpu=config.update.device != "cpu", clustered=_clustered(config))
+    sizes = {member.name: member.parameters or 0 for member in plan.members}
+    rows, where = [], " (where there is one)" if config.update.device == "auto" else ""
+    for device, order in first_turns(devices, sizes).items():
+        first = " -> ".join(order) if all(sizes[name] for name in order) else "the largest model first"
+        rows.append(
+            (f"turns at {device}{where}", f"{first}; after step 1 whose answers take longest to verify goes first")
+        )
+    return rows
+
+
+def _clustered(config: RunConfig) -> bool:
+    """Whether the settings are those of a run with --cluster."""
+    return config.update.ranks > 1 or config.cluster.gpus_per_rank > 0 or config.cluster.gpus_per_engine > 0
 
 
 def _parameters(member: MemberPlan) -> str:

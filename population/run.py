@@ -21,7 +21,7 @@ from population.checkpoints import Checkpoints
 from population.config import DataConfig, RunConfig, as_recorded, course, differences, digest
 from population.coordinator import Coordinator, Observer
 from population.data.sources import published_problems
-from population.devices import devices_of
+from population.devices import devices_of, refuse_crowded
 from population.encoding import encode_for_all
 from population.errors import CheckpointError, DamagedCheckpoint, ResumeError
 from population.evaluation import Benchmark, load_benchmarks
@@ -129,6 +129,8 @@ def train(
     in whose actors trainers, engines and verifiers then run; None: this process.
     """
     refuse_unplaced(config, clustered=cluster is not None)
+    devices = devices_of(config, on_gpu=on_gpu(config), clustered=cluster is not None)
+    refuse_crowded(config, devices)
     with ExitStack() as stack:
         rewards: Rewards = stack.enter_context(reward_service(config.rewards))
         prepared = prepare(config, rewards)
@@ -177,7 +179,7 @@ def train(
             store,
             checkpoints,
             best,
-            devices_of(config, on_gpu=on_gpu(config), clustered=found is not None),
+            devices,
             dropped,
         )
         stack.callback(coordinator.failures.close)

@@ -15,7 +15,7 @@ from typing import Any
 
 from population.config.cluster import ClusterConfig
 from population.errors import PlacementError
-from population.placement.host import Host, last_lines, opened, sealed
+from population.placement.host import Host, last_lines, sealed
 
 Resources = Mapping[str, float]
 
@@ -197,10 +197,6 @@ class Cluster:
     def sealed(self, value: Any) -> Any:
         """Tensors by name as a parcel; anything else as it is."""
         return sealed(value, self.ray.put)
-
-    def opened(self, value: Any) -> Any:
-        """The tensors of a parcel, fetched from where they are; anything else as it is."""
-        return opened(value, self.ray.get)
 
     def log_tail(self, path: str, node: str) -> str:
         """The last lines of a file on a node, "" where nothing can be read of it within ten seconds."""

@@ -77,6 +77,11 @@ def _check_servers_room(name: str, servers: SglangConfig, asked: ClusterConfig) 
             f"member {name!r}: its SGLang servers take {wanted} GPU(s), replicas x tensor_parallel x data_parallel, "
             f"but cluster.gpus_per_engine is {given:g}; set it to {wanted}"
         )
+    if 0 < given < 1 and servers.memory_fraction is None and not servers.urls:
+        raise ConfigError(
+            f"member {name!r}: its SGLang server gets {given:g} of a GPU and would take most of its memory; set "
+            "rollouts.sglang.memory_fraction below that"
+        )
 
 
 def decided(config: RunConfig) -> RunConfig:

@@ -14,6 +14,7 @@ import pytest
 from population.config import ClusterConfig
 from population.errors import LostError, MemberLost, PlacementError
 from population.placement import gather, remote, wait
+from population.placement.host import opened
 from population.placement.ray import Cluster, Room, check_size, connect
 from population.placement.remote import Remote
 from population.placement.site import environment
@@ -65,7 +66,7 @@ def test_tensors_go_from_actor_to_actor_and_home_bit_for_bit(cluster: Cluster) -
     first, second = (Remote(cluster, [room], Thing) for room in rooms(cluster, 2))
     sent = result(first, "weights")
     assert result(second, "check", sent)
-    here = cluster.opened(sent)
+    here = opened(sent, cluster.ray.get)
     assert Thing().check(here)
     assert result(second, "check", here)
     first.kill()

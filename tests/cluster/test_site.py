@@ -56,6 +56,11 @@ def test_what_actors_read_leaves_nothing_to_the_machine_that_the_run_was_started
     [
         (["update.ranks=2"], False, "update.ranks: 2 ranks of a trainer need a process each; add --cluster auto"),
         (["cluster.gpus_per_rank=1"], True, "cluster.gpus_per_engine: 0 with gpus_per_rank = 1"),
+        (
+            ["rollouts.engine=sglang", "cluster.gpus_per_rank=0.5", "cluster.gpus_per_engine=0.5"],
+            True,
+            "gets 0.5 of a GPU and would take most of its memory",
+        ),
     ],
 )
 def test_parts_without_a_place_are_refused_before_any_work(settings: list[str], clustered: bool, message: str) -> None:

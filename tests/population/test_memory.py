@@ -12,6 +12,7 @@ import yaml
 from rich.console import Console
 
 from population.config import RunConfig, load
+from population.errors import ConfigError
 from population.machine import Machine, gpu_memory_of
 from population.memory import (
     GIB,
@@ -24,7 +25,7 @@ from population.memory import (
     trainer_footprint,
 )
 from population.plan import MemberPlan, make_plan
-from population.plan_report import print_memory
+from population.plan_report import print_memory, print_plan
 
 # The published sizes of the paper's first pair.
 QWEN3 = {
@@ -88,7 +89,7 @@ def test_adapters_have_the_only_gradients_and_optimiser_states() -> None:
 
 def test_a_cache_is_keys_and_values_of_all_rows_at_full_length() -> None:
     config = pair("rollouts.max_batch_rows=64")
-    footprint = engine_footprint(config, models()["qwen3"])
+    footprint = engine_footprint(config, config.members[1], models()["qwen3"], None)
     assert footprint.engine == {"engine weights": 4 * B}
     assert footprint.sampling == {"KV cache": 2 * 64 * 6144 * 28 * 8 * 128 * 2}
 
@@ -108,6 +109,36 @@ def test_a_sleeping_engine_gives_its_memory_to_its_own_trainer() -> None:
     awake = device_needs(pair("rollouts.max_batch_rows=1"), models(), cluster=False)[0]
     asleep = device_needs(pair("rollouts.max_batch_rows=1", "rollouts.sleep=true"), models(), cluster=False)[0]
     assert awake.total - asleep.total == 6 * B
+
+
+def test_a_server_takes_the_share_of_memory_that_it_is_given_however_little_it_needs() -> None:
+    config = pair("rollouts.engine=sglang", "rollouts.sglang.memory_fraction=0.5")
+    for memory, taken in ((200 * B, 100 * B), (10 * B, None), (None, None)):
+        footprint = engine_footprint(config, config.members[1], models()["qwen3"], memory)
+        needed = 4 * B + 2 * 16 * 6144 * 28 * 8 * 128 * 2
+        assert sum(footprint.engine.values()) == (taken or needed)
+
+
+def test_servers_with_gpus_of_their_own_leave_the_trainers_gpu_to_the_trainers() -> None:
+    config = pair("rollouts.engine=sglang")
+    one, two = ({"gpus": [1, 2], "tensor_parallel": 2}, {"gpus": [3]})
+    for member, servers in zip(config.members, (one, two), strict=True):
+        config = with_servers(config, member.name, servers)
+    trainers, first, second = device_needs(config, models(), cluster=False)
+    assert (trainers.name, first.name, first.count, second.name) == ("GPU 0", "GPU 1, 2", 2, "GPU 3")
+    assert not any("engine" in part for part in trainers.parts)
+    assert (
+        first.parts[f"{config.members[0].name} engine weights"] * 2 == models()[config.members[0].name].parameters * 2
+    )
+    assert set(second.parts) == {f"{config.members[1].name} {part}" for part in ("engine weights", "KV cache")}
+
+
+def with_servers(config: RunConfig, name: str, servers: dict[str, Any]) -> RunConfig:
+    tree = config.model_dump(exclude_unset=True)
+    for member in tree["members"]:
+        if member["name"] == name:
+            member["sglang"] = servers
+    return RunConfig.model_validate(tree)
 
 
 def test_on_a_cluster_ranks_and_engines_have_devices_of_their_own() -> None:
@@ -164,6 +195,25 @@ def test_a_plan_that_does_not_fit_says_so_and_what_would() -> None:
     assert "update.offload_optimizer: true" in text
 
 
+@pytest.mark.parametrize(("device", "shown"), [("cuda", True), ("cpu", False)])
+def test_a_plan_says_in_which_order_members_take_turns_at_a_gpu_that_they_share(device: str, shown: bool) -> None:
+    config, sizes = pair(f"update.device={device}"), models()
+    plan = make_plan(config, 7500, {b.name: 30 for b in config.evaluation.benchmarks}, {})
+    members = tuple(MemberPlan(m.name, m.model, sizes[m.name].parameters, sizes[m.name]) for m in config.members)
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_plan(console, config, replace(plan, members=members))
+    assert ("smollm3 -> qwen3" in console.export_text()) is shown
+
+
+def test_a_server_that_would_take_most_of_a_shared_gpu_is_refused() -> None:
+    config = pair("rollouts.engine=sglang")
+    plan = make_plan(config, 7500, {b.name: 30 for b in config.evaluation.benchmarks}, {})
+    sizes = models()
+    members = tuple(MemberPlan(m.name, m.model, sizes[m.name].parameters, sizes[m.name]) for m in config.members)
+    with pytest.raises(ConfigError, match=r"set rollouts\.sglang\.memory_fraction"):
+        print_memory(Console(file=io.StringIO()), config, replace(plan, members=members), 300 * GIB)
+
+
 def test_the_smallest_gpu_counts_and_none_is_not_zero(tmp_path: Path) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 81559\necho 24576\n")
@@ -179,7 +229,7 @@ def test_the_shipped_gpu_overlays_fit_the_papers_first_pair_into_what_they_name(
     overlay: str, cluster: bool, gib: int
 ) -> None:
     config = load("configs/paper/pair_1.yaml", (), [f"configs/gpu/{overlay}.yaml"])
-    needs = device_needs(config, models(), cluster)
+    needs = device_needs(config, models(), cluster, gib * GIB)
     assert all(need.fits(gib * GIB) for need in needs), [(need.name, need.total / GIB) for need in needs]
     if cluster:
         gpus = sum(need.count * min(need.share, 1) for need in needs)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from population.config import parse
-from population.devices import Devices, Expected, Line, devices_of, turn_order
+from population.devices import Devices, Expected, Line, devices_of, first_turns, turn_order
 from population.run import export_members
 from server.store.reader import open_reader
 from tests.population.small_run import STEPS, Sabotage, carried_out, record, settings, small_run
@@ -138,6 +138,14 @@ def test_servers_share_what_their_gpus_overlap_in() -> None:
     apart = on("sglang", a={"sglang": {"gpus": [0]}}, b={"sglang": {"gpus": [1]}}, c={"sglang": {"gpus": [2]}})
     assert apart.engine == {"a": "gpu 0", "b": None, "c": None}
     assert (apart.shared("a"), apart.shared("b")) == (True, False)
+
+
+def test_the_order_of_first_turns_is_known_before_the_run_for_every_shared_device() -> None:
+    sizes = {"a": 1, "b": 3, "c": 2}
+    assert first_turns(on("embedded"), sizes) == {"gpu 0": ["b", "c", "a"]}
+    assert first_turns(on("embedded", gpu=False), sizes) == {}
+    apart = on("sglang", a={"sglang": {"gpus": [1]}}, b={"sglang": {"gpus": [1]}}, c={"sglang": {"gpus": [2]}})
+    assert first_turns(apart, sizes) == {"gpu 0": ["b", "c", "a"], "gpu 1": ["b", "a"]}
 
 
 def test_on_a_cluster_every_actor_has_what_it_asked_for() -> None:
