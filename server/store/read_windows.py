@@ -56,10 +56,10 @@ def pair_at(connection: Connection, key: RunKey, edges: Sequence[int], names: Se
 
 def _table_rows(connection: Connection, table: Table, key: RunKey, edges: Sequence[int], columns: list[Any]) -> Floats:
     statement = select(*columns).where(table.c.run == key.id, table.c.step.in_(sorted(set(edges))))
-    return _matrix(connection, statement, len(columns))
+    return matrix(connection, statement, len(columns))
 
 
-def _matrix(connection: Connection, statement: Select[Any], width: int) -> Floats:
+def matrix(connection: Connection, statement: Select[Any], width: int) -> Floats:
     """A result of numbers as float64 [rows, width]; several times faster than one object a row."""
     flat = np.fromiter(chain.from_iterable(connection.execute(statement)), np.float64)
     return flat.reshape(-1, width)
@@ -115,8 +115,8 @@ def metric_change(
     at = np.zeros((len(distinct), len(slots), 5), np.float64)
     identity = connection.scalar(select(schema.metric_names.c.id).where(schema.metric_names.c.name == name))
     if identity is not None:
-        newest = _matrix(connection, _newest_steps(key.id, identity, slots, distinct.tolist()), 3).astype(np.int64)
-        rows = _matrix(connection, _metric_sums(key.id, identity, slots, np.unique(newest[:, 2]).tolist()), 7)
+        newest = matrix(connection, _newest_steps(key.id, identity, slots, distinct.tolist()), 3).astype(np.int64)
+        rows = matrix(connection, _metric_sums(key.id, identity, slots, np.unique(newest[:, 2]).tolist()), 7)
         sums = {(int(slot), int(step)): state for slot, step, *state in rows.tolist()}
         row_of = {int(edge): row for row, edge in enumerate(distinct)}
         column_of = {slot: column for column, slot in enumerate(slots)}
