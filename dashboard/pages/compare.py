@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -52,6 +51,7 @@ class Axis:
 
 def draw(source: Source, choice: Choice) -> None:
     """The whole page, at one revision of every store."""
+    parts.status_line(source, choice.window(source.info))
     known, faults = known_runs()
     for fault in faults:
         st.warning(safe_text.inline(fault), icon=":material/database_off:")
@@ -63,7 +63,7 @@ def draw(source: Source, choice: Choice) -> None:
     stores = len({one.url for one in known})
     st.caption(
         f"{formats.count(len(known))} runs in {formats.count(stores)} store{'' if stores == 1 else 's'} · whole runs, "
-        f"whatever the window · read at {time.strftime('%H:%M:%S')}"
+        "whatever the window"
     )
     if len(groups) < 2:
         parts.nothing("Choose two or more: the chosen runs are all of one set, which differs in its seed only.")
