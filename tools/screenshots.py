@@ -51,7 +51,7 @@ def compressed(png: bytes) -> bytes:
 def settle(page: Any) -> None:
     """Wait until the page has drawn what it has."""
     page.wait_for_selector("[data-testid=stMainBlockContainer]", timeout=WAIT_MS)
-    page.wait_for_function("() => document.body.innerText.includes('revision')", timeout=WAIT_MS)
+    page.wait_for_function("() => /revision|Baseline/.test(document.body.innerText)", timeout=WAIT_MS)
     page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=WAIT_MS)
     page.wait_for_function("() => !document.querySelector('[data-testid=stSkeleton]')", timeout=WAIT_MS)
     page.wait_for_timeout(2_500)

@@ -19,6 +19,8 @@ from tests.dashboard.test_pages import end
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 MAIN = "[data-testid=stMainBlockContainer]"
 WAIT_MS = 60_000
+# On every page once it stands: its status line, or Compare's first control.
+STANDS = "revision|Baseline"
 Visit = Callable[..., "Tab"]
 
 
@@ -119,7 +121,7 @@ def visit(browser: Any, live: Live) -> Iterator[Visit]:
     contexts: dict[str, Any] = {}
     tabs: list[Tab] = []
 
-    def open_path(path: str, ready: str = "revision", *, theme: str = "light", tab: Tab | None = None) -> Tab:
+    def open_path(path: str, ready: str = STANDS, *, theme: str = "light", tab: Tab | None = None) -> Tab:
         if tab is None:
             if theme not in contexts:
                 contexts[theme] = browser.new_context(viewport={"width": 1400, "height": 1200}, color_scheme=theme)

@@ -170,7 +170,7 @@ def test_every_page_keeps_run_range_and_members(visit: Visit) -> None:
         tab.settles()
         tab.page.get_by_role("link", name=entry.title, exact=True).first.click()
         tab.waits_for_address(rf"/{entry.path}\?")
-        tab.waits_for("steps 1–2 of 4")
+        tab.waits_for("Baseline" if entry.path == "compare" else "steps 1–2 of 4")
         for part in ("run=twelve", "live=off", "freeze=true", "from=1", "to=2", "m=SmolLM3-3B"):
             tab.waits_for_address(part)
 
