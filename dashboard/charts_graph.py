@@ -108,11 +108,12 @@ def neighbourhood(
         }
         for place, name in enumerate(prompts)
     ]
+    width, opacity = (2.0, 0.75) if solved.sum() <= 60 else (1.0, 0.5)
     links = []
     for place, slot in np.argwhere(tried).tolist():
         right = bool(solved[place, slot])
         line = (
-            {"color": member_colour(colours, slot), "width": 2, "opacity": 0.75, "type": "solid"}
+            {"color": member_colour(colours, slot), "width": width, "opacity": opacity, "type": "solid"}
             if right
             else {"color": colours.muted, "width": 1, "opacity": 0.35, "type": "dashed"}
         )

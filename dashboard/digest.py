@@ -85,7 +85,8 @@ def _held_out(source: Source) -> list[str]:
 
 
 def _grafts(source: Source, window: Window) -> str:
-    _, total = source.ask("uptake", window.first, window.last)
+    every = health.uptake_every(source, window)
+    _, total = source.ask("uptake", window.first, window.last, every=every)
     missing = health.why_no_uptake(total)
     if missing:
         return f":gray[Grafts: {missing}]"
@@ -94,7 +95,7 @@ def _grafts(source: Source, window: Window) -> str:
     middle, half = 100 * change.difference, 196 * change.standard_error
     span = f"{formats.signed(middle - half, 1)} to {formats.signed(middle + half, 1)}"
     word = ":green-badge[yes]" if middle > half else ":red-badge[they hurt]" if middle < -half else ":gray-badge[open]"
-    return f"Grafts **{formats.signed(middle, 1)}** points :gray[({span}) v withheld] {word}"
+    return f"Grafts **{formats.signed(middle, 1)}** points :gray[({span}) v withheld{health.uptake_note(every)}] {word}"
 
 
 def _healthy(source: Source, window: Window, _: dict[str, np.ndarray]) -> list[str]:

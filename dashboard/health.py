@@ -17,7 +17,7 @@ MOST_EDGES = 12
 MOST_PAIRS = 6
 WARNINGS = 3
 # Transfers whose next visit is looked up for one answer.
-MOST_UPTAKE = 20_000
+MOST_UPTAKE = 10_000
 _PHI_COUNTS = ("both_graded", "failed_beside", "failed_together")
 
 
@@ -30,8 +30,8 @@ def uptake(source: Source, window: Window) -> None:
         "solved it when at least one rollout is right. The difference to the withheld groups is what grafting changed; "
         "without them, a prompt that is easier the second time would look like learning. Bars: 95 % intervals.",
     )
-    shown = uptake_window(source, window)
-    edges, total = source.ask("uptake", shown.first, shown.last)
+    every = uptake_every(source, window)
+    edges, total = source.ask("uptake", window.first, window.last, every=every)
     missing = why_no_uptake(total)
     if missing:
         parts.nothing(missing)
@@ -40,23 +40,22 @@ def uptake(source: Source, window: Window) -> None:
     parts.chart(health_charts.uptake(parts.colours(), len(rows)), key="overview_uptake", uptake=rows)
     waiting = formats.of(total["grafted_seen"] + total["held_out_seen"], total["grafted"] + total["held_out"], "places")
     note = f" · {formats.count(cut)} more pairs have fewer visits" if cut else ""
-    note += uptake_note(window, shown)
+    note += uptake_note(every)
     st.caption(f"n: visits after a graft v after a withheld one · met again so far: {waiting}{note}")
 
 
-def uptake_window(source: Source, window: Window) -> Window:
-    """The newest steps of the window that hold about MOST_UPTAKE transfers: each costs a look-up of its own."""
+def uptake_every(source: Source, window: Window) -> int:
+    """1, 2, 5, 10, ...: of which steps the transfers are followed, so that MOST_UPTAKE of them are looked up at most
+    (or those of one step)."""
     pairs = source.ask("pair_counts", window.first, window.last)
     chosen = int(pairs["routed"].sum() + pairs["held_out"].sum())
-    if chosen <= MOST_UPTAKE:
-        return window
-    steps = max(1, (window.last - window.first + 1) * MOST_UPTAKE // chosen)
-    return Window(window.last - steps + 1, window.last)
+    widths = (base * 10**power for power in range(9) for base in (1, 2, 5))
+    return next(width for width in widths if chosen <= MOST_UPTAKE * width or width > window.last - window.first)
 
 
-def uptake_note(window: Window, shown: Window) -> str:
-    """What is said where only a part of the window was looked at."""
-    return "" if shown == window else f" · transfers of {shown}, the newest {formats.count(MOST_UPTAKE)} or so"
+def uptake_note(every: int) -> str:
+    """What is said where only some steps were looked at."""
+    return "" if every == 1 else f" · of transfers in steps that {formats.count(every)} divides"
 
 
 def why_no_uptake(total: dict[str, int]) -> str:

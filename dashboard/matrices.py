@@ -70,8 +70,8 @@ def _height(members: int) -> int:
 
 def _why_nothing(source: Source, window: Window, measure: Measure) -> str:
     if measure.key == "uptake":
-        shown = health.uptake_window(source, window)
-        missing = health.why_no_uptake(source.ask("uptake", shown.first, shown.last)[1])
+        every = health.uptake_every(source, window)
+        missing = health.why_no_uptake(source.ask("uptake", window.first, window.last, every=every)[1])
         return missing or "No pair has met both kinds of prompt again."
     if measure.key == "failing":
         return "No two members both failed some prompts and solved others in these steps."
@@ -81,9 +81,9 @@ def _why_nothing(source: Source, window: Window, measure: Measure) -> str:
 def window_values(source: Source, window: Window, pairs: dict[str, np.ndarray], measure: Measure) -> tuple[Values, str]:
     """(the measure of every pair over the window [N, N], what is said below it)."""
     if measure.key == "uptake":
-        shown = health.uptake_window(source, window)
-        counts, _ = source.ask("uptake", shown.first, shown.last)
-        return measure.read(counts), health.uptake_note(window, shown)
+        every = health.uptake_every(source, window)
+        counts, _ = source.ask("uptake", window.first, window.last, every=every)
+        return measure.read(counts), health.uptake_note(every).removeprefix(" · ").capitalize()
     values = measure.read(pairs)
     if measure.key != "compatibility":
         return values, ""
@@ -106,13 +106,13 @@ def over_time(source: Source, window: Window, measure: Measure) -> None:
         f"{measure.help} Colours as in the matrix; point at a cell for its pair and number.",
     )
     most = TILES if len(labels) <= charts_population.TEXT_MEMBERS else WIDE_TILES
-    shown = health.uptake_window(source, window) if measure.key == "uptake" else window
-    edges = frames.bucket_edges(shown.first, shown.last, most)
+    edges = frames.bucket_edges(window.first, window.last, most)
     if len(edges) < 3:
         parts.nothing("One step has no course over time yet.")
         return
     if measure.key == "uptake":
-        asked = [source.ask("uptake", low + 1, high)[0] for low, high in pairwise(edges)]
+        every = health.uptake_every(source, window)
+        asked = [source.ask("uptake", low + 1, high, every=every)[0] for low, high in pairwise(edges)]
         counts = {name: np.stack([one[name] for one in asked]) for name in asked[0]}
     else:
         counts = source.ask("pair_history", tuple(edges))

@@ -167,7 +167,7 @@ def _columns(table: pd.DataFrame) -> dict[str, Any]:
         if name.startswith("95 %"):
             columns[name] = st.column_config.TextColumn("95 %", width=80)
         else:
-            columns[name] = st.column_config.NumberColumn(width=60, format=formats_of.get(name, "localized"))
+            columns[name] = st.column_config.NumberColumn(width=57, format=formats_of.get(name, "localized"))
     return columns
 
 

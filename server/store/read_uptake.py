@@ -15,12 +15,13 @@ UPTAKE_COUNTS = ("grafted", "grafted_seen", "grafted_solved", "held_out", "held_
 
 
 def uptake(
-    connection: Connection, key: RunKey, low: int, high: int, until: int
+    connection: Connection, key: RunKey, low: int, high: int, until: int, every: int = 1
 ) -> tuple[dict[str, Ints], dict[str, int]]:
-    """As `Reader.uptake`, steps low + 1 .. high. One pass: every transfer looks its receiver's next visit up."""
+    """As `Reader.uptake`, steps low + 1 .. high. One pass: every transfer looks its receiver's next visit up, so the
+    cost is that of the transfers in the steps that are read, whatever the history."""
     size = len(key.members)
     edges = np.zeros((len(UPTAKE_COUNTS), size, size), np.int64)
-    visits = _visits(key, low, high, until).subquery()
+    visits = _visits(key, low, high, until, every).subquery()
     for receiver, source, *counts in connection.execute(_sums(visits, visits.c.receiver, visits.c.source)):
         edges[:, receiver, source] = counts
     # A place that several sources gave to is one place: grafted from all of them, or withheld from all.
@@ -32,7 +33,7 @@ def uptake(
     )
 
 
-def _visits(key: RunKey, low: int, high: int, until: int) -> Select[Any]:
+def _visits(key: RunKey, low: int, high: int, until: int, every: int) -> Select[Any]:
     """(step, receiver, prompt, source, held_out, solved) of every transfer; solved is missing before the next visit."""
     moved, group = schema.transfers, schema.groups
     next_visit = (
@@ -50,9 +51,16 @@ def _visits(key: RunKey, low: int, high: int, until: int) -> Select[Any]:
         .limit(1)
         .scalar_subquery()
     )
+    # A list of steps is looked up one by one; a remainder would be worked out for every transfer of the window.
+    steps = moved.c.step.between(low + 1, high) if every == 1 else moved.c.step.in_(_sampled(low, high, every))
     return select(
         moved.c.step, moved.c.receiver, moved.c.prompt, moved.c.source, moved.c.held_out, next_visit.label("solved")
-    ).where(moved.c.run == key.id, moved.c.step.between(low + 1, high))
+    ).where(moved.c.run == key.id, steps)
+
+
+def _sampled(low: int, high: int, every: int) -> list[int]:
+    """The multiples of `every` in low + 1 .. high."""
+    return list(range((low // every + 1) * every, high + 1, every))
 
 
 def _sums(visits: Any, *by: Any) -> Select[Any]:

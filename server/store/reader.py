@@ -203,17 +203,18 @@ class Reader:
             return read_windows.pair_counts(connection, key, read_windows.clip_edges(key, edges))
 
     def uptake(
-        self, run: str, first_step: int, last_step: int, *, until: int | None = None
+        self, run: str, first_step: int, last_step: int, *, until: int | None = None, every: int = 1
     ) -> tuple[dict[str, Ints], dict[str, int]]:
         """What receivers did at their next visit of a prompt that a transfer of these steps was chosen for.
 
         (counts of each pair [N, N], counts of distinct places): grafted (carried out, whatever the gate admitted, for
         so the control was drawn) and held_out (withheld), each with _seen (the receiver met the prompt again, up to
         step `until`, by default the last) and _solved (at that next visit at least one rollout was right).
+        With `every`, only of transfers in steps that are a multiple of it: each transfer costs a look-up.
         """
         with self._run(run) as (connection, key):
             low, high = read_windows.window(key, first_step, last_step)
-            return read_uptake.uptake(connection, key, low, high, key.last if until is None else until)
+            return read_uptake.uptake(connection, key, low, high, key.last if until is None else until, every)
 
     # Metrics
 

@@ -13,12 +13,12 @@ from server.store.writer import open_writer
 from tests.store.synthetic import Scenario, write_run
 
 
-def recount(scenario: Scenario, first: int, last: int, until: int) -> tuple[Counter, Counter]:
+def recount(scenario: Scenario, first: int, last: int, until: int, every: int = 1) -> tuple[Counter, Counter]:
     """(by (name, receiver, source), by name) of the written records."""
     steps = {number: scenario.step(number) for number in range(1, scenario.steps + 1)}
     edges: Counter = Counter()
     places: dict[tuple[int, str, int], tuple[str, bool | None]] = {}
-    for number in range(first, last + 1):
+    for number in (number for number in range(first, last + 1) if number % every == 0):
         for one in steps[number].transfers:
             later = [
                 group.successes > 0
@@ -51,6 +51,21 @@ def test_uptake_counts_the_next_visit_of_every_grafted_and_withheld_place(url: s
                 np.testing.assert_array_equal(pairs[name], expected)
             assert total["held_out_seen"] > total["held_out_solved"] > 0
             assert total["grafted"] > total["grafted_seen"] > total["grafted_solved"] > 0
+
+
+@pytest.mark.parametrize(("first", "last", "every"), [(1, 14, 2), (3, 9, 3), (6, 7, 5), (4, 4, 4)])
+def test_uptake_of_every_so_many_steps_is_that_of_their_transfers(url: str, first: int, last: int, every: int) -> None:
+    scenario = Scenario(3, 14, 8, n=2, held_out_share=0.4)
+    with open_writer(url) as writer:
+        write_run(writer, scenario)
+    with open_reader(url) as reader:
+        pairs, total = reader.uptake("latest", first, last, every=every)
+    edges, places = recount(scenario, first, last, 14, every)
+    assert total == {name: places[name] for name in UPTAKE_COUNTS}
+    for name in UPTAKE_COUNTS:
+        np.testing.assert_array_equal(
+            pairs[name], [[edges[name, i, j] for j in scenario.names] for i in scenario.names]
+        )
 
 
 def test_a_run_without_transfers_has_no_uptake(url: str) -> None:
