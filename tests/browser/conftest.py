@@ -18,7 +18,7 @@ from tests.dashboard.test_pages import end
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 MAIN = "[data-testid=stMainBlockContainer]"
-WAIT_MS = 60_000
+WAIT_MS = 180_000
 # On every page once it stands: its status line, or Compare's first control.
 STANDS = "revision|Baseline"
 Visit = Callable[..., "Tab"]
