@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dashboard import formats
+from dashboard.frames import Z, wilson
 from graft.complementarity import phi_coefficient, phi_standard_error
 from server.store.reader import NewestTransfers
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64] | Array
 Counts = Mapping[str, NDArray[np.int64] | Array]
-_Z = 1.959963984540054
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,19 +55,8 @@ class Measure:
     short: Callable[[float], str]
 
 
-def shares(k: NDArray[np.int64] | Array, n: NDArray[np.int64] | Array) -> tuple[Array, Array, Array]:
-    """(k / n, low, high) with the 95 % Wilson interval, any shape; NaN where n is 0."""
-    hits, total = np.asarray(k, np.float64), np.asarray(n, np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(total > 0, hits / total, np.nan)
-        scale = 1 + _Z**2 / total
-        centre = (share + _Z**2 / (2 * total)) / scale
-        half = _Z / scale * np.sqrt(share * (1 - share) / total + _Z**2 / (4 * total**2))
-    return share, np.maximum(0.0, centre - half), np.minimum(1.0, centre + half)
-
-
 def _complementarity(counts: Counts) -> Values:
-    share, low, high = shares(counts["solved"], counts["both_attempted_fail"])
+    share, low, high = wilson(counts["solved"], counts["both_attempted_fail"])
     return Values(share, low, high, np.asarray(counts["both_attempted_fail"], np.float64), share)
 
 
@@ -82,7 +71,7 @@ def _compatibility(counts: Counts) -> Values:
 def _admitted(counts: Counts) -> Values:
     n = np.asarray(counts["responses"], np.float64)
     admitted = np.where(n > 0, np.asarray(counts["admitted"], np.float64), np.nan)
-    _, low, high = shares(counts["admitted"], counts["responses"])
+    _, low, high = wilson(counts["admitted"], counts["responses"])
     largest = np.nanmax(admitted) if np.isfinite(admitted).any() else 0.0
     return Values(admitted, low, high, n, admitted / largest if largest else np.where(n > 0, 0.0, np.nan))
 
@@ -97,13 +86,13 @@ def _uptake(counts: Counts) -> Values:
     with np.errstate(divide="ignore", invalid="ignore"):
         change = np.where(both, sides[0][0] / sides[0][1] - sides[1][0] / sides[1][1], np.nan)
     rates = [((k + 1) / (n + 2), n + 2) for k, n in sides]
-    half = np.where(both, _Z * np.sqrt(sum(rate * (1 - rate) / n for rate, n in rates)), np.nan)
+    half = np.where(both, Z * np.sqrt(sum(rate * (1 - rate) / n for rate, n in rates)), np.nan)
     return Values(change, change - half, change + half, np.minimum(sides[0][1], sides[1][1]), change)
 
 
 def _failing_together(counts: Counts) -> Values:
     three = [counts[name] for name in ("both_graded", "failed_beside", "failed_together")]
-    phi, half = phi_coefficient(*three), _Z * phi_standard_error(*three)
+    phi, half = phi_coefficient(*three), Z * phi_standard_error(*three)
     n = np.asarray(counts["both_graded"], np.float64)
     return Values(phi, np.maximum(-1.0, phi - half), np.minimum(1.0, phi + half), n, phi)
 
@@ -114,79 +103,87 @@ def _whole_percent(value: float) -> str:
 
 MEASURES = (
     Measure(
-        "complementarity",
-        "Complementarity",
-        "share of the row's all-fail groups that the column solved",
-        "A group is all-fail when every rollout of the row's member failed; the column solved it when at least one of "
-        "its rollouts on the same prompt in the same step is right. n: all-fail groups of the row that the column "
-        "sampled too.",
-        "fails every rollout (row)",
-        "solves (column)",
-        "all-fail groups",
-        (0.0, 1.0),
-        ".0%",
-        _complementarity,
-        formats.percent,
-        _whole_percent,
+        key="complementarity",
+        title="Complementarity",
+        explanation="share of the row's all-fail groups that the column solved",
+        help=(
+            "A group is all-fail when every rollout of the row's member failed; the column solved it when at least one "
+            "of its rollouts on the same prompt in the same step is right. n: all-fail groups of the row that the column "
+            "sampled too."
+        ),
+        row="fails every rollout (row)",
+        column="solves (column)",
+        counted="all-fail groups",
+        domain=(0.0, 1.0),
+        legend=".0%",
+        read=_complementarity,
+        text=formats.percent,
+        short=_whole_percent,
     ),
     Measure(
-        "compatibility",
-        "Compatibility s",
-        "mean s of the column's responses under the row's policy",
-        "s is how likely the receiver's policy finds a response, per token, against its author's: exp of the "
-        "difference of mean log-probabilities, gated at the floor. n: scored responses.",
-        "receives (row)",
-        "gives (column)",
-        "scored responses",
-        (0.0, 1.0),
-        ".2f",
-        _compatibility,
-        formats.number,
-        lambda value: formats.number(value, 2),
+        key="compatibility",
+        title="Compatibility s",
+        explanation="mean s of the column's responses under the row's policy",
+        help=(
+            "s is how likely the receiver's policy finds a response, per token, against its author's: exp of the "
+            "difference of mean log-probabilities, gated at the floor. n: scored responses."
+        ),
+        row="receives (row)",
+        column="gives (column)",
+        counted="scored responses",
+        domain=(0.0, 1.0),
+        legend=".2f",
+        read=_compatibility,
+        text=formats.number,
+        short=lambda value: formats.number(value, 2),
     ),
     Measure(
-        "admitted",
-        "Admitted responses",
-        "responses of the column's member that entered the row's update",
-        "How many the gate let in; coloured by the share of the largest cell. n: responses that were transferred.",
-        "receives (row)",
-        "gives (column)",
-        "responses",
-        (0.0, 1.0),
-        ".0%",
-        _admitted,
-        formats.count,
-        formats.compact,
+        key="admitted",
+        title="Admitted responses",
+        explanation="responses of the column's member that entered the row's update",
+        help="How many the gate let in; coloured by the share of the largest cell. n: responses that were transferred.",
+        row="receives (row)",
+        column="gives (column)",
+        counted="responses",
+        domain=(0.0, 1.0),
+        legend=".0%",
+        read=_admitted,
+        text=formats.count,
+        short=formats.compact,
     ),
     Measure(
-        "uptake",
-        "Uptake",
-        "solved at the next visit: after a graft, less after a withheld one",
-        "The difference of two shares, in percentage points: receivers that solved the prompt when they met it again "
-        "after a graft, and after one that was withheld. n: visits of the smaller side.",
-        "receives (row)",
-        "gives (column)",
-        "visits on the smaller side",
-        (-0.5, 0.5),
-        "+.0%",
-        _uptake,
-        lambda value: f"{formats.signed(100 * value, 1)} points",
-        lambda value: formats.signed(100 * value, 0),
+        key="uptake",
+        title="Uptake",
+        explanation="solved at the next visit: after a graft, less after a withheld one",
+        help=(
+            "The difference of two shares, in percentage points: receivers that solved the prompt when they met it "
+            "again after a graft, and after one that was withheld. n: visits of the smaller side."
+        ),
+        row="receives (row)",
+        column="gives (column)",
+        counted="visits on the smaller side",
+        domain=(-0.5, 0.5),
+        legend="+.0%",
+        read=_uptake,
+        text=lambda value: f"{formats.signed(100 * value, 1)} points",
+        short=lambda value: formats.signed(100 * value, 0),
     ),
     Measure(
-        "failing",
-        "Failing together",
-        "phi of two members' all-fail prompts",
-        "1: they fail on the same prompts, so neither can help the other; 0: independent; below 0: each fails where "
-        "the other does not. n: prompts that both were graded on.",
-        "member",
-        "member",
-        "prompts",
-        (-1.0, 1.0),
-        "+.1f",
-        _failing_together,
-        formats.signed,
-        lambda value: formats.signed(value, 1 if abs(value) >= 0.095 else 2),
+        key="failing",
+        title="Failing together",
+        explanation="phi of two members' all-fail prompts",
+        help=(
+            "1: they fail on the same prompts, so neither can help the other; 0: independent; below 0: each fails "
+            "where the other does not. n: prompts that both were graded on."
+        ),
+        row="member",
+        column="member",
+        counted="prompts",
+        domain=(-1.0, 1.0),
+        legend="+.1f",
+        read=_failing_together,
+        text=formats.signed,
+        short=lambda value: formats.signed(value, 1 if abs(value) >= 0.095 else 2),
     ),
 )
 # Those that mean something where nothing is exchanged.
@@ -221,5 +218,5 @@ def clustered(newest: NewestTransfers, k: Numbers, n: Numbers, counted: Numbers,
     drawn = np.bincount(cell, weights=n, minlength=members * members).reshape(members, members)
     error = group_error(newest.receiver, newest.source, k, n, members)
     with np.errstate(divide="ignore", invalid="ignore"):
-        half: Array = _Z * error * np.sqrt(np.where(counted > 0, drawn / counted, np.nan))
+        half: Array = Z * error * np.sqrt(np.where(counted > 0, drawn / counted, np.nan))
     return half

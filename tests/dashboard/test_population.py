@@ -37,9 +37,9 @@ def places() -> NewestPlaces:
     return NewestPlaces(1, np.array([3, 3, 2, 2, 1]), prompt, attempted, attempted & ~solved, solved)
 
 
-def test_shares_have_wilsons_interval() -> None:
+def test_shares_of_any_shape_have_wilsons_interval() -> None:
     k, n = np.array([0, 3, 10, 0]), np.array([5, 10, 10, 0])
-    share, low, high = measures.shares(k, n)
+    share, low, high = frames.wilson(k, n)
     for place in range(3):
         assert (low[place], high[place]) == pytest.approx(wilson_interval(int(k[place]), int(n[place])))
     assert np.isnan([share[3], low[3], high[3]]).all()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from graft.complementarity import (
     bootstrap_mean_interval,
+    bootstrap_ratio_interval,
     complementarity,
     effective_sources,
     failure_correlation,
@@ -165,3 +166,23 @@ def test_uptake_is_a_difference_with_a_positive_standard_error():
     assert difference == pytest.approx(0.3)
     assert error == pytest.approx(math.sqrt(31 / 62 * 31 / 62 / 62 + 3 / 12 * 9 / 12 / 12))
     assert uptake(0, 4, 0, 4).standard_error > 0
+
+
+def test_a_ratio_of_visits_is_as_sure_as_its_problems_are_many() -> None:
+    # 40 problems, half of them solved at every one of their five visits: as wide as 40 observations, not as 200.
+    n = np.full(40, 5)
+    k = np.where(np.arange(40) % 2 == 0, 5, 0)
+    low, high = bootstrap_ratio_interval(k, n, seed=1)
+    assert (low, high) == bootstrap_ratio_interval(k, n, seed=1)
+    narrow, wide = wilson_interval(100, 200), wilson_interval(20, 40)
+    assert low < narrow[0]
+    assert high > narrow[1]
+    assert high - low == pytest.approx(wide[1] - wide[0], abs=0.04)
+
+
+def test_a_ratio_weighs_problems_by_their_visits_and_without_any_is_unknown() -> None:
+    assert bootstrap_ratio_interval([3, 0], [3, 0], seed=0) == (1.0, 1.0)
+    assert all(math.isnan(bound) for bound in bootstrap_ratio_interval([], [], seed=0))
+    assert all(math.isnan(bound) for bound in bootstrap_ratio_interval([0], [0], seed=0))
+    with pytest.raises(ValueError, match="one numerator and denominator per problem"):
+        bootstrap_ratio_interval([1, 2], [1], seed=0)
