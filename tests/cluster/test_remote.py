@@ -153,7 +153,8 @@ def test_a_cluster_that_is_too_small_is_refused_with_both_sizes(cluster: Cluster
 def test_killing_ends_what_is_owed_and_what_is_starting(cluster: Cluster) -> None:
     placed = {name: Remote(cluster, rooms(cluster, 1), Thing, name=name) for name in ("a", "b")}
     placed["a"].ready.result(PATIENCE_S)
-    owed = {"a": placed["a"].call("hang"), "b": placed["b"].call("add", 1)}
+    # The second one is still starting, or on a busy machine may have started by now.
+    owed = {name: actor.call("hang") for name, actor in placed.items()}
     for actor in placed.values():
         actor.kill()
     for name, future in owed.items():
