@@ -108,8 +108,8 @@ MEASURES = (
         explanation="share of the row's all-fail groups that the column solved",
         help=(
             "A group is all-fail when every rollout of the row's member failed; the column solved it when at least one "
-            "of its rollouts on the same prompt in the same step is right. n: all-fail groups of the row that the column "
-            "sampled too."
+            "of its rollouts on the same prompt in the same step is right. n: all-fail groups of the row that the "
+            "column sampled too."
         ),
         row="fails every rollout (row)",
         column="solves (column)",
