@@ -24,7 +24,7 @@ def cell_centre(tab: Tab, text: str) -> tuple[float, float]:
 
 def test_a_deep_link_is_the_first_thing_a_fresh_server_shows(visit: Visit) -> None:
     tab = visit("/complementarity?live=off&cell=2-1")
-    assert re.search(r"Llama-3.2-3B fails, SmolLM3-3B solves: \d+ of \d+ groups", tab.text())
+    tab.waits_for(r"Llama-3.2-3B fails, SmolLM3-3B solves: \d+ of \d+ groups")
     tab.page.locator("[data-testid=stVegaLiteChart] svg").nth(2).wait_for(timeout=WAIT_MS)
     assert tab.page.locator("[data-testid=stSidebarNav]").count() == 0
 
