@@ -65,9 +65,17 @@ def markdown_of(page: AppTest) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_no_page_raises_and_none_hands_on_live_markdown(opened: Any, path: str) -> None:
-    page = opened(path)
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        *((path, {}) for path in PATHS),
+        ("complementarity", {"graph": "one member", "matrix": "compatibility", "over": "true"}),
+        ("complementarity", {"graph": "one prompt", "matrix": "uptake"}),
+        ("transfers", {"shape": "network"}),
+    ],
+)
+def test_no_page_raises_and_none_hands_on_live_markdown(opened: Any, path: str, query: dict[str, str]) -> None:
+    page = opened(path, **query)
     texts = markdown_of(page)
     assert not [text for text in texts if "could not be drawn" in text]
     assert any("evil" in text for text in texts)
