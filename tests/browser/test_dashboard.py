@@ -42,6 +42,8 @@ def test_every_page_follows_the_run_without_a_reload(visit: Visit, live: Live) -
 
 def test_trajectories_and_a_page_with_refresh_off_stay_still(visit: Visit, live: Live) -> None:
     trajectories, still = visit("/trajectories", "own group"), visit("/?live=off")
+    for tab in (trajectories, still):
+        tab.settles()
 
     def status_lines() -> list[str]:
         return [tab.text().partition("\n")[0] for tab in (trajectories, still)]
