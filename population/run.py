@@ -154,12 +154,11 @@ def train(
         found = None if cluster is None else stack.enter_context(on_cluster(present, cluster))
         folders |= warm_start_demos(config, watch.warm_start)
         tokenizers = {name: load_tokenizer(name, folder) for name, folder in folders.items()}
+        problems = [*prepared.problems, *(problem for b in prepared.benchmarks for problem in b.problems)]
+        longest = {name: positions_of(folder) for name, folder in folders.items()}
+        limits = config.rollouts.max_prompt_tokens, config.rollouts.max_response_tokens
         prompt_ids = encode_for_all(
-            tokenizers,
-            {name: positions_of(folder) for name, folder in folders.items()},
-            [*prepared.problems, *(problem for b in prepared.benchmarks for problem in b.problems)],
-            max_prompt_tokens=config.rollouts.max_prompt_tokens,
-            max_response_tokens=config.rollouts.max_response_tokens,
+            tokenizers, longest, problems, max_prompt_tokens=limits[0], max_response_tokens=limits[1]
         )
         if found is not None:
             rewards = stack.enter_context(verifiers(config, found))

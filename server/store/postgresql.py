@@ -116,6 +116,7 @@ class PostgresLocation(Location):
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _TURN})
 
     def insert(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows with the same columns, many of them by COPY."""
         if len(rows) < COPY_ROWS:
             connection.execute(insert(table), rows)
             return

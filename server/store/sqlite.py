@@ -121,6 +121,7 @@ class SqliteLocation(Location):
         return False
 
     def explain(self, fault: Exception) -> str:
+        """What a fault of the database means and what to do, in one line."""
         what, folder = str(getattr(fault, "orig", fault)), self.database.parent
         if "disk is full" in what:
             return f"the disk that holds {folder} is full, nothing was stored; free some space there and repeat"
