@@ -102,7 +102,8 @@ class Tab:
         return self.text()
 
 
-@pytest.fixture(scope="session")
+# Playwright's loop runs in this thread for as long as it is open, and asyncio.run refuses to start beside it.
+@pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
