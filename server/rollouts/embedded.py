@@ -18,6 +18,7 @@ from server.rollouts.engine import (
     Sample,
     SamplingParams,
     TokenPrompt,
+    check_prompts,
     trainable_tensors,
     weights_checksum,
 )
@@ -101,7 +102,7 @@ class EmbeddedEngine:
         model = self._held()
         if self._asleep:
             raise EngineError("the embedded engine sleeps: load_weights wakes it")
-        self._check_prompts(prompts, params)
+        check_prompts(prompts, params, self._embeddings, self._positions)
         # Prompts of like length share a batch, so that little is padded; no sample depends on this order.
         order = sorted(range(len(prompts)), key=lambda p: len(prompts[p].ids))
         rows = [(p, i) for p in order for i in range(params.n)]
@@ -157,22 +158,6 @@ class EmbeddedEngine:
         if self._model is None:
             raise EngineError("the embedded engine is closed")
         return self._model
-
-    def _check_prompts(self, prompts: Sequence[TokenPrompt], params: SamplingParams) -> None:
-        for prompt in prompts:
-            if not prompt.ids:
-                raise EngineError(f"prompt {prompt.key} is empty: give it at least a begin token")
-            if min(prompt.ids) < 0 or max(prompt.ids) >= self._embeddings:
-                raise EngineError(
-                    f"prompt {prompt.key} has token ids outside 0..{self._embeddings - 1}: "
-                    "model and tokenizer do not belong together"
-                )
-            total = len(prompt.ids) + params.max_new_tokens
-            if self._positions is not None and total > self._positions:
-                raise EngineError(
-                    f"prompt {prompt.key}: {len(prompt.ids)} prompt tokens and {params.max_new_tokens} new ones exceed "
-                    f"the model's {self._positions} positions; lower max_new_tokens or drop the prompt"
-                )
 
     def _sample_rows(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -119,6 +119,26 @@ class Engine(Protocol):
     def close(self) -> None:
         """Give back whatever the engine holds."""
         ...
+
+
+def check_prompts(prompts: Iterable[TokenPrompt], params: SamplingParams, rows: int, positions: int | None) -> None:
+    """Refuse a prompt that must not be sampled: an id out of range ends a whole SGLang server.
+
+    rows: ids the model has embeddings for. positions: its longest sequence, None where it sets no limit.
+    Raises EngineError with the prompt and what to change.
+    """
+    for prompt in prompts:
+        if not prompt.ids:
+            raise EngineError(f"prompt {prompt.key} is empty: give it at least a begin token")
+        if min(prompt.ids) < 0 or max(prompt.ids) >= rows:
+            raise EngineError(
+                f"prompt {prompt.key} has token ids outside 0..{rows - 1}: model and tokenizer do not belong together"
+            )
+        if positions is not None and len(prompt.ids) + params.max_new_tokens > positions:
+            raise EngineError(
+                f"prompt {prompt.key}: {len(prompt.ids)} prompt tokens and {params.max_new_tokens} new ones exceed "
+                f"the model's {positions} positions; lower max_new_tokens or drop the prompt"
+            )
 
 
 def weights_checksum(weights: Mapping[str, torch.Tensor]) -> str:

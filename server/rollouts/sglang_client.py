@@ -22,7 +22,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from server.rollouts.engine import EngineError, FinishReason, SamplingParams, TokenPrompt
+from server.rollouts.engine import EngineError, FinishReason, SamplingParams, TokenPrompt, check_prompts
 from server.rollouts.randomness import stream_keys
 from server.rollouts.sglang_http import Exchange, ServerLost, sampling_client
 from server.rollouts.tokenizer import MemberTokenizer
@@ -62,21 +62,8 @@ class Vocabulary:
         return cls(known, ends, int(positions) if positions else None)
 
     def check(self, prompts: Iterable[TokenPrompt], params: SamplingParams) -> None:
-        """Raises EngineError for a prompt that must not be sent: one id out of range ends a whole server."""
-        for prompt in prompts:
-            if not prompt.ids:
-                raise EngineError(f"prompt {prompt.key} is empty: give it at least a begin token")
-            if min(prompt.ids) < 0 or max(prompt.ids) >= len(self.known):
-                raise EngineError(
-                    f"prompt {prompt.key} has token ids outside 0..{len(self.known) - 1}: model and tokenizer do not "
-                    "belong together"
-                )
-            total = len(prompt.ids) + params.max_new_tokens
-            if self.positions is not None and total > self.positions:
-                raise EngineError(
-                    f"prompt {prompt.key}: {len(prompt.ids)} prompt tokens and {params.max_new_tokens} new ones exceed "
-                    f"the model's {self.positions} positions; lower max_new_tokens or drop the prompt"
-                )
+        """Raises EngineError for a prompt that must not be sent."""
+        check_prompts(prompts, params, len(self.known), self.positions)
 
     @property
     def bias(self) -> dict[str, float]:

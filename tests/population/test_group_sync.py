@@ -26,7 +26,7 @@ from server.rollouts.engine import EngineError, trainable_tensors, weights_check
 from server.rollouts.sglang_control import Bucket
 from server.rollouts.sglang_group import GroupPlace, address_towards
 from server.rollouts.sglang_weights import prove
-from tests.sglang.test_engine import Setting, flipped, weights
+from tests.sglang.setting import Setting, flipped, weights
 
 LIMIT_S = 120.0
 RECEIVER = Path(__file__).with_name("group_receiver.py")

@@ -7,8 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from server.rollouts.sglang_process import (
     new_key,
     start_all,
 )
+from tests.processes import eventually, runs
 
 FAKE = Path(__file__).with_name("fake_sglang.py")
 DEADLINE_S = 120.0
@@ -46,23 +46,6 @@ def model_that(folder: Path, behaviour: str = "") -> Path:
     model.mkdir()
     (model / "behaviour").write_text(behaviour)
     return model
-
-
-def runs(pid: int) -> bool:
-    """Whether a process is there and has not ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def processes_of(model: Path) -> list[int]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,90 +11,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from population.demo.models import build_tokenizer
 from server.rollouts import sglang_weights
-from server.rollouts.engine import EngineError, SamplingParams, TokenPrompt, WeightsLost, weights_checksum
+from server.rollouts.engine import EngineError, SamplingParams, weights_checksum
 from server.rollouts.sglang_client import Vocabulary
-from server.rollouts.sglang_control import Bucket
-from server.rollouts.sglang_engine import SglangEngine, SglangSettings
 from server.rollouts.sglang_http import AttachedServer
-from server.rollouts.tokenizer import MemberTokenizer
-from tests.sglang.pretend import PretendServer, aborted, drawn
+from tests.sglang.pretend import aborted, drawn
 from tests.sglang.recorded import answer
+from tests.sglang.setting import EMBEDDING, NORM, PARAMS, PROMPTS, Setting, flipped, tokenizer, weights
 
-PROMPTS = [TokenPrompt(1, (1, 5, 6)), TokenPrompt(2, (1, 7))]
-PARAMS = SamplingParams(n=2, max_new_tokens=6)
 BY_DISK = ["/pause_generation", "/update_weights_from_disk", "/weights_checker", "/continue_generation"]
-EMBEDDING, NORM = "model.embed_tokens.weight", "model.norm.weight"
-BUCKETS = [Bucket((EMBEDDING,), ("float32",), ((40, 8),)), Bucket((NORM,), ("float32",), ((8,),))]
-GROUP = ("weights-1", "127.0.0.1", 31999, "gloo")
-
-
-@cache
-def tokenizer() -> MemberTokenizer:
-    return MemberTokenizer(build_tokenizer("qwen3"))
-
-
-def weights(seed: int) -> dict[str, torch.Tensor]:
-    torch.manual_seed(seed)
-    return {EMBEDDING: torch.randn(40, 8), NORM: torch.randn(8)}
-
-
-def flipped(held: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """One bit of the norm is another."""
-    spoiled = {name: tensor.clone() for name, tensor in held.items()}
-    if NORM in spoiled:
-        spoiled[NORM].view(torch.int32)[3] ^= 1
-    return spoiled
-
-
-class Setting:
-    """One engine on pretended servers, and the folder its weights go to."""
-
-    def __init__(self, folder: Path, servers: int = 1, **settings: Any) -> None:
-        self.model, self.place = folder / "model", folder / "weights"
-        self.model.mkdir()
-        config = {"vocab_size": 40, "max_position_embeddings": 64, "eos_token_id": 2}
-        (self.model / "config.json").write_text(json.dumps(config))
-        sglang_weights.save_file(weights(0), self.model / "model.safetensors")
-        self.servers = [PretendServer(url=f"http://127.0.0.1:{30000 + number}") for number in range(servers)]
-        by_port = {httpx.URL(server.url).port: server for server in self.servers}
-
-        def handle(request: httpx.Request) -> httpx.Response:
-            return by_port[request.url.port].handle(request)
-
-        self.engine = SglangEngine(
-            self.servers,
-            tokenizer(),
-            self.model,
-            self.place,
-            SglangSettings(**settings),
-            transports=(httpx.MockTransport(handle), httpx.MockTransport(handle)),
-        )
-
-    @property
-    def server(self) -> PretendServer:
-        return self.servers[0]
-
-    def sync(self, version: int) -> str:
-        return self.engine.load_weights(version, weights(version))
-
-    def asked_by(self, act: Callable[[], Any]) -> list[str]:
-        """The routes that an action asks of the first server."""
-        self.server.asked.clear()
-        act()
-        return list(self.server.asked)
-
-    def refuses_to_sample(self, because: str) -> None:
-        before = [len(server.sampled) for server in self.servers]
-        with pytest.raises(EngineError, match=because):
-            self.engine.sample(PROMPTS, PARAMS)
-        assert [len(server.sampled) for server in self.servers] == before
-
-    def samples(self, version: int) -> None:
-        found = self.engine.sample(PROMPTS, PARAMS)
-        assert [len(row) for row in found] == [2, 2]
-        assert {one.weight_version for row in found for one in row} == {version}
 
 
 def test_nothing_is_sampled_before_the_first_sync(tmp_path: Path) -> None:
@@ -413,124 +336,6 @@ def test_an_engine_cannot_sleep_before_its_weights_are_proved_or_while_it_sample
 
     setting.server.plan = [meanwhile]
     setting.samples(1)
-
-
-def by_group(setting: Setting, version: int) -> Any:
-    """The engine's part of a sync by group, up to what is to be proved."""
-    for server in setting.servers:
-        server.broadcast = weights(version)
-    return setting.engine.receive(version, BUCKETS)
-
-
-def test_weights_by_group_are_sampled_once_they_are_confirmed(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, servers=2)
-    setting.sync(1)
-    setting.engine.join_group(*GROUP)
-    assert setting.engine.group_place().ranks == 2
-    asked = setting.asked_by(lambda: by_group(setting, 2))
-    assert asked == [
-        "/pause_generation",
-        "/begin_weight_update",
-        *["/update_weights_from_distributed"] * 2,
-        "/end_weight_update",
-        "/flush_cache",
-        "/weights_checker",
-    ]
-    setting.refuses_to_sample("has received weights that are not yet proved")
-    held = by_group(setting, 2)
-    for one in held:
-        assert sglang_weights.prove(one, weights(2), None) == ""
-    setting.engine.confirm(2, weights_checksum(weights(2)), held)
-    assert setting.engine.checksum() == weights_checksum(weights(2))
-    setting.samples(2)
-
-
-def test_a_bit_that_flips_on_the_wire_is_found_by_the_sender_and_refused(tmp_path: Path) -> None:
-    setting = Setting(tmp_path)
-    setting.sync(1)
-    setting.engine.join_group(*GROUP)
-    setting.server.wire = flipped
-    (held,) = by_group(setting, 2)
-    with pytest.raises(EngineError, match=f"{NORM} differ") as caught:
-        sglang_weights.prove(held, weights(2), None)
-    setting.engine.refuse(str(caught.value))
-    setting.refuses_to_sample(f"{NORM} differ")
-    assert setting.server.paused
-    assert setting.engine.drain_events() == (str(caught.value),)
-    setting.server.wire = dict
-    setting.sync(2)
-    setting.samples(2)
-
-
-def test_weights_by_group_that_cannot_be_compared_by_name_are_refused(tmp_path: Path) -> None:
-    setting = Setting(tmp_path)
-    setting.sync(1)
-    setting.engine.join_group(*GROUP)
-    setting.server.wire = lambda held: {f"other.{name}": tensor for name, tensor in held.items()}
-    setting.server.weights = {}
-    (held,) = by_group(setting, 2)
-    with pytest.raises(EngineError, match=r"a sync by group cannot be proved; use rollouts.sync: disk"):
-        sglang_weights.prove(held, weights(2), None)
-
-
-@pytest.mark.parametrize(
-    "route",
-    [
-        "/pause_generation",
-        "/begin_weight_update",
-        "/update_weights_from_distributed",
-        "/end_weight_update",
-        "/weights_checker",
-    ],
-)
-@pytest.mark.parametrize("fault", ["err_end_without_begin", httpx.ReadTimeout, httpx.ReadError])
-def test_a_sync_by_group_that_fails_anywhere_needs_whole_weights_from_a_folder(
-    tmp_path: Path, route: str, fault: Any
-) -> None:
-    setting = Setting(tmp_path, servers=2)
-    setting.sync(1)
-    setting.engine.join_group(*GROUP)
-    setting.servers[1].fail(route, fault)
-    with pytest.raises(EngineError):
-        by_group(setting, 2)
-    setting.refuses_to_sample("proved right")
-    with pytest.raises(EngineError, match="proved right"):
-        setting.engine.confirm(2, "", [])
-    assert not any(server.groups for server in setting.servers)
-    setting.sync(3)
-    setting.samples(3)
-
-
-def test_a_sleeping_engine_is_woken_by_group_in_order(tmp_path: Path) -> None:
-    setting = Setting(tmp_path)
-    setting.sync(1)
-    setting.engine.join_group(*GROUP)
-    setting.engine.sleep()
-    held = by_group(setting, 2)
-    setting.engine.confirm(2, weights_checksum(weights(2)), held)
-    assert setting.server.asked[-3:] == ["/resume_memory_occupation", "/flush_cache", "/continue_generation"]
-    setting.samples(2)
-
-
-def test_a_server_that_dies_after_a_sync_by_group_needs_its_weights_again(tmp_path: Path) -> None:
-    setting = Setting(tmp_path)
-    setting.sync(1)
-    setting.engine.join_group(*GROUP)
-    setting.engine.confirm(2, weights_checksum(weights(2)), by_group(setting, 2))
-    setting.server.die("/generate")
-    with pytest.raises(WeightsLost, match="its weights came by group, so that no folder has them"):
-        setting.engine.sample(PROMPTS, PARAMS)
-    assert setting.server.restarts == [(setting.model, "default")]
-    setting.refuses_to_sample("came by group")
-    setting.sync(2)
-    setting.samples(2)
-
-
-def test_data_parallel_copies_are_refused_a_group(tmp_path: Path) -> None:
-    setting = Setting(tmp_path)
-    setting.engine._units[0].facts = setting.engine._units[0].facts.__class__("0.5.23", "cuda", 1, 2, False)
-    with pytest.raises(EngineError, match=r"2 data-parallel copies; .* use replicas in place of data_parallel"):
-        setting.engine.group_place()
 
 
 def test_what_a_user_should_know_of_the_servers_is_said(tmp_path: Path) -> None:

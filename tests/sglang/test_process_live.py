@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ import pytest
 
 from server.rollouts.sglang_guard import descendants
 from server.rollouts.sglang_process import ServerError, ServerSpec, SglangServer
+from tests.processes import eventually, runs
 from tests.sglang.conftest import CONTEXT, Live
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
-
-GONE_S = 120.0
 
 
 def ask(server: SglangServer, route: str, key: str | None, body: dict[str, Any] | None = None) -> httpx.Response:
@@ -33,22 +31,6 @@ def ask(server: SglangServer, route: str, key: str | None, body: dict[str, Any] 
 def generate(server: SglangServer, ids: list[int], tokens: int, key: str | None = None) -> httpx.Response:
     body = {"input_ids": ids, "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}}
     return ask(server, "/generate", key or server.api_key, body)
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + GONE_S
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def processes_of(server: SglangServer) -> dict[int, str]:
