@@ -55,7 +55,9 @@ def print_scores(console: Console, scores: Sequence[Score], steps: Mapping[str, 
         cells = [one.member, *([str(steps.get(one.member, ABSENT))] if steps else []), _name(one), _size(one)]
         cells.append(f"{_percent(one.pass1.mean)} [{_percent(one.pass1.low)}, {_percent(one.pass1.high)}]")
         cells += [_percent(one.sd, 2)] if repeated else []
-        cells += [_percent(part.get(k, math.nan)) for part in (one.pass_at, one.majority_at) for k in ks]
+        cells += [
+            _percent(part[k].mean if k in part else math.nan) for part in (one.pass_at, one.majority_at) for k in ks
+        ]
         last = i + 1 == len(scores) or scores[i + 1].member != one.member
         table.add_row(*cells, end_section=last)
     console.print(table)
@@ -166,8 +168,8 @@ def json_text(scores: Sequence[Score], best: Sequence[BestCheckpoint]) -> str:
                 "sd": _number(one.sd),
                 "repeats": [_number(value) for value in one.passes],
             },
-            "pass@k": {str(k): value for k, value in one.pass_at.items()},
-            "maj@k": {str(k): value for k, value in one.majority_at.items()},
+            "pass@k": {str(k): value.mean for k, value in one.pass_at.items()},
+            "maj@k": {str(k): value.mean for k, value in one.majority_at.items()},
         }
         if one.benchmarks > 1:
             member["mean"] = figures

@@ -49,7 +49,7 @@ from server.store.records import (
 )
 from server.store.results import CHECKPOINTS, COSTS, RunResult
 from server.store.schema import WHOLE_RUN
-from server.store.scores import Score
+from server.store.scores import MeanInterval, Score, combined
 from server.store.views import (
     BestCheckpoint,
     EvaluationSummary,
@@ -75,10 +75,10 @@ from server.store.views import (
 __all__ = [
     "CHECKPOINTS", "COSTS", "EQUAL_COST", "EQUAL_STEPS", "Arm", "BestCheckpoint", "Comparison", "EvaluationRecord",
     "EvaluationSummary", "EventInfo", "EventRecord", "Found", "GraftedRecord", "GroupCounts", "GroupOutcome",
-    "GroupRecord", "MemberRecord", "NewestPlaces", "NewestTransfers", "Paired", "PeerGroup", "Place", "PlaceFilter",
-    "PromptRecord", "PromptRow", "PromptVisits", "Reader", "ReplayInfo", "ReplayRecord", "ResponseRecord", "RunInfo",
-    "RunResult", "SchemaError", "Score", "Spread", "StepMark", "StoreError", "Trajectory", "TransferRecord",
-    "TransferRow", "TransferVerdict", "arm_names", "open_reader",
+    "GroupRecord", "MeanInterval", "MemberRecord", "NewestPlaces", "NewestTransfers", "Paired", "PeerGroup", "Place",
+    "PlaceFilter", "PromptRecord", "PromptRow", "PromptVisits", "Reader", "ReplayInfo", "ReplayRecord",
+    "ResponseRecord", "RunInfo", "RunResult", "SchemaError", "Score", "Spread", "StepMark", "StoreError", "Trajectory",
+    "TransferRecord", "TransferRow", "TransferVerdict", "arm_names", "combined", "open_reader",
 ]  # fmt: skip
 
 
@@ -441,6 +441,14 @@ class Reader:
         the repeated evaluations of the best checkpoint."""
         with self._run(run) as (connection, key):
             return read_scores.scores(connection, key, dict(steps), repeats=repeats)
+
+    def joint_scores(
+        self, run: str, members: Sequence[str], benchmarks: Sequence[str], steps: Sequence[int]
+    ) -> dict[int, MeanInterval]:
+        """{step: mean over members and benchmarks with its 95 % interval over problems} of evaluations in the course of
+        training, where all of the members were measured on all of the benchmarks."""
+        with self._run(run) as (connection, key):
+            return read_scores.joint_scores(connection, key, members, benchmarks, steps)
 
     def result(self, run: str) -> RunResult:
         """What runs are compared by: accuracy and cost at every evaluated step."""

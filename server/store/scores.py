@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -31,23 +31,46 @@ class MeanInterval(NamedTuple):
 
 
 def mean_interval(correct: Sequence[int], responses: Sequence[int]) -> MeanInterval:
-    """Mean over problems of correct / responses, with the Wilson interval at the effective number of problems.
+    """Mean over problems of correct / responses with its 95 % interval; NaN without problems."""
+    shares = np.asarray(correct, np.float64) / np.asarray(responses, np.float64)
+    return share_interval(shares, float(sum(responses)))
+
+
+def share_interval(shares: np.ndarray, trials: float) -> MeanInterval:
+    """Mean over problems of shares [P] in [0, 1], with its 95 % interval; NaN without problems. See `moments_interval`.
+
+    `trials`: the responses (or sets of k of them) that the shares rest on.
+    """
+    size = len(shares)
+    if not size:
+        return MeanInterval(math.nan, math.nan, math.nan)
+    variance = float(shares.var(ddof=1)) / size if size > 1 else 0.0
+    return moments_interval(float(shares.mean()), variance, size, trials)
+
+
+def moments_interval(mean: float, variance: float, problems: int, trials: float) -> MeanInterval:
+    """The Wilson interval of a mean over problems at their effective number; `variance` is that of the mean.
 
     The responses to one problem are alike, so the problem is the unit: the effective number is p (1 - p) over the
-    variance of the mean, between the number of problems less one and the number of responses. NaN without problems.
+    variance of the mean, between the number of problems less one and the number of trials.
     """
-    if not responses:
-        return MeanInterval(math.nan, math.nan, math.nan)
-    shares = np.asarray(correct, np.float64) / np.asarray(responses, np.float64)
-    size, mean = len(shares), float(shares.mean())
-    variance = float(shares.var(ddof=1)) / size if size > 1 else 0.0
-    effective = mean * (1 - mean) / variance if variance > 0 else float(size)
-    effective = min(max(effective, 1.0), float(sum(responses)))
+    effective = mean * (1 - mean) / variance if variance > 0 else float(problems)
+    effective = min(max(effective, 1.0), trials)
     # Wilson, written for a share and a real number of trials.
     shrink = 1 + _Z**2 / effective
     centre = (mean + _Z**2 / (2 * effective)) / shrink
-    half = _Z * math.sqrt(mean * (1 - mean) / effective + _Z**2 / (4 * effective**2)) / shrink
+    half = _Z * math.sqrt(max(mean * (1 - mean), 0.0) / effective + _Z**2 / (4 * effective**2)) / shrink
     return MeanInterval(mean, max(0.0, centre - half), min(1.0, centre + half))
+
+
+def combined(parts: Sequence[MeanInterval]) -> MeanInterval:
+    """The unweighted mean over benchmarks, at least one: the distances to their bounds add as squares (MOVER, Zou and
+    Donner 2008), since their problems are other ones. One part stays as it is."""
+    size = len(parts)
+    mean = math.fsum(part.mean for part in parts) / size
+    down = math.sqrt(math.fsum((part.mean - part.low) ** 2 for part in parts)) / size
+    up = math.sqrt(math.fsum((part.high - part.mean) ** 2 for part in parts)) / size
+    return MeanInterval(mean, max(0.0, mean - down), min(1.0, mean + up))
 
 
 def pass_share(responses: int, correct: int, k: int) -> float:
@@ -91,8 +114,8 @@ class Score:
     """Figures of one member on one benchmark, or their unweighted mean over several (`benchmarks`, else 1).
 
     `passes` holds pass@1 of every repeat, `pass1` their mean with the 95 % interval over problems. `pass_at` and
-    `majority_at` hold the k that can be estimated (means over repeats). `problems` and `responses` (per problem and
-    repeat; 0 where they differ) say from how much.
+    `majority_at` hold the same of the k that can be estimated (means over repeats). `problems` and `responses` (per
+    problem and repeat; 0 where they differ) say from how much.
     """
 
     member: str
@@ -102,8 +125,8 @@ class Score:
     responses: int
     passes: tuple[float, ...]
     pass1: MeanInterval
-    pass_at: Mapping[int, float]
-    majority_at: Mapping[int, float]
+    pass_at: Mapping[int, MeanInterval]
+    majority_at: Mapping[int, MeanInterval]
     benchmarks: int = 1
 
     @property
@@ -140,27 +163,23 @@ def score(records: Sequence[EvaluationRecord], ks: Iterable[int]) -> Score:
         sizes.pop() if len(sizes) == 1 else 0,
         passes,
         interval,
-        _known({k: float(np.mean([_pass_at(record, k) for record in records])) for k in ks}),
-        _known({k: float(np.mean([_majority_at(record, k) for record in records])) for k in ks}),
+        _known({k: _over_repeats(records, keys, k, _pass_at) for k in ks}),
+        _known({k: _over_repeats(records, keys, k, _majority_at) for k in ks}),
     )
 
 
 def aggregate(scores: Sequence[Score]) -> Score:
     """The unweighted mean over benchmarks of one member's scores, at least one, all with as many repeats.
 
-    The interval combines those of the benchmarks (MOVER, Zou and Donner 2008): the distances to their bounds add as
-    squares. With one benchmark it is that benchmark's. A k counts where every benchmark has it.
+    With one benchmark it is that benchmark's. A k counts where every benchmark has it.
     """
     first, size = scores[0], len(scores)
     if {len(one.passes) for one in scores} != {len(first.passes)}:
         raise ValueError(f"scores: the benchmarks of {first.member} have different numbers of repeats")
-    mean = float(np.mean([one.pass1.mean for one in scores]))
-    down = math.sqrt(sum((one.pass1.mean - one.pass1.low) ** 2 for one in scores)) / size
-    up = math.sqrt(sum((one.pass1.high - one.pass1.mean) ** 2 for one in scores)) / size
     sizes = {one.responses for one in scores}
 
-    def shared(parts: Sequence[Mapping[int, float]]) -> dict[int, float]:
-        return {k: float(np.mean([part[k] for part in parts])) for k in parts[0] if all(k in part for part in parts)}
+    def shared(parts: Sequence[Mapping[int, MeanInterval]]) -> dict[int, MeanInterval]:
+        return {k: combined([part[k] for part in parts]) for k in parts[0] if all(k in part for part in parts)}
 
     return Score(
         first.member,
@@ -169,24 +188,39 @@ def aggregate(scores: Sequence[Score]) -> Score:
         sum(one.problems for one in scores),
         sizes.pop() if len(sizes) == 1 else 0,
         tuple(float(np.mean(values)) for values in zip(*(one.passes for one in scores), strict=True)),
-        MeanInterval(mean, max(0.0, mean - down), min(1.0, mean + up)),
+        combined([one.pass1 for one in scores]),
         shared([one.pass_at for one in scores]),
         shared([one.majority_at for one in scores]),
         size,
     )
 
 
-def _known(figures: Mapping[int, float]) -> dict[int, float]:
-    return {k: value for k, value in figures.items() if not math.isnan(value)}
+def _known(figures: Mapping[int, MeanInterval]) -> dict[int, MeanInterval]:
+    return {k: value for k, value in figures.items() if not math.isnan(value.mean)}
 
 
-def _pass_at(record: EvaluationRecord, k: int) -> float:
-    shares = [pass_share(responses, correct, k) for _, correct, responses in record.problems]
-    return float(np.mean(shares)) if shares else math.nan
+def _over_repeats(
+    records: Sequence[EvaluationRecord],
+    keys: Sequence[int],
+    k: int,
+    estimate: Callable[[EvaluationRecord, int], dict[int, float]],
+) -> MeanInterval:
+    """Mean over problems of the estimate's mean over repeats."""
+    estimates = [estimate(record, k) for record in records]
+    shares = np.array([[one.get(key, math.nan) for key in keys] for one in estimates], np.float64).mean(axis=0)
+    trials = sum(responses for record in records for _, _, responses in record.problems) / k
+    return share_interval(shares, trials)
 
 
-def _majority_at(record: EvaluationRecord, k: int) -> float:
-    """NaN as well where some problem's answers were not told apart."""
-    if not record.problems or any(key not in record.votes for key, _, _ in record.problems):
-        return math.nan
-    return float(np.mean([majority_share(n, correct, record.votes[key], k) for key, correct, n in record.problems]))
+def _pass_at(record: EvaluationRecord, k: int) -> dict[int, float]:
+    """{problem: estimate of pass@k}."""
+    return {key: pass_share(responses, correct, k) for key, correct, responses in record.problems}
+
+
+def _majority_at(record: EvaluationRecord, k: int) -> dict[int, float]:
+    """{problem: estimate of maj@k}, without the problems whose answers were not told apart."""
+    return {
+        key: majority_share(responses, correct, record.votes[key], k)
+        for key, correct, responses in record.problems
+        if key in record.votes
+    }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from server.store.best import choose, selecting
 from server.store.reader import open_reader
 from server.store.records import EvaluationRecord, StoreError
+from server.store.scores import combined, mean_interval, share_interval
 from server.store.writer import Writer
 from tests.store.backends import raw
 from tests.store.synthetic import Scenario
@@ -114,3 +116,26 @@ def test_the_test_sets_select_only_where_nothing_is_held_out() -> None:
     assert selecting({"x": "test", "y": "test"}, "auto") == ("test", ("x", "y"))
     assert selecting({"x": "test", "y": "validation"}, "auto") == ("validation", ("y",))
     assert selecting({"x": "test", "y": "validation"}, "test") == ("test", ("x",))
+
+
+def test_joint_scores_average_members_by_problem_and_have_their_interval_over_problems(
+    writer: Writer, url: str
+) -> None:
+    begin(writer, None)
+    right = {("one", A): (4, 0, 2, 1), ("one", B): (3, 1, 2, 0), ("two", A): (1, 4), ("two", B): (1, 2)}
+    for step in (0, 1, 2):
+        if step:
+            writer.commit(SCENARIO.step(step))
+        for (benchmark, member), counts in right.items():
+            # At step 2 one member was measured on one of them alone.
+            if step < 2 or (benchmark, member) == ("one", A):
+                rows = tuple((key, min(4, k + step), 4) for key, k in enumerate(counts))
+                writer.record_evaluation(EvaluationRecord(member, benchmark, step, rows, 0.6, 0))
+    with open_reader(url) as reader:
+        found = reader.joint_scores("latest", (A, B), ("one", "two"), (0, 1, 2))
+        alone = reader.joint_scores("latest", (A,), ("one",), (0, 2))
+    assert sorted(found) == [0, 1]
+    shares = [np.add(right[name, A], right[name, B]) / 8 for name in ("one", "two")]
+    assert found[0] == pytest.approx(combined([share_interval(one, 8 * len(one)) for one in shares]))
+    assert alone[0] == pytest.approx(mean_interval(right["one", A], [4] * 4))
+    assert sorted(alone) == [0, 2]
