@@ -8,7 +8,6 @@ import streamlit as st
 from dashboard import formats, frames, health, parts, safe_text
 from dashboard.controls import Window
 from dashboard.source import Source
-from graft.complementarity import uptake
 
 PAIRS = 4
 EVENTS_READ = 500
@@ -41,7 +40,7 @@ def _who(source: Source, window: Window, _: dict[str, np.ndarray]) -> list[str]:
     ]
     if len(edges) > PAIRS:
         rest = sum(int(moved[edge]) for edge in edges[PAIRS:])
-        lines.append(f":gray[{len(edges) - PAIRS} more pairs: {formats.count(rest)} groups]")
+        lines.append(f":gray[{formats.counted(len(edges) - PAIRS, 'more pair')}: {formats.counted(rest, 'group')}]")
     return lines
 
 
@@ -90,12 +89,11 @@ def _grafts(source: Source, window: Window) -> str:
     missing = health.why_no_uptake(total)
     if missing:
         return f":gray[Grafts: {missing}]"
-    names = ("grafted_solved", "grafted_seen", "held_out_solved", "held_out_seen")
-    change = uptake(*(total[name] for name in names))
-    middle, half = 100 * change.difference, 196 * change.standard_error
-    span = f"{formats.signed(middle - half, 1)} to {formats.signed(middle + half, 1)}"
-    word = ":green-badge[yes]" if middle > half else ":red-badge[they hurt]" if middle < -half else ":gray-badge[open]"
-    return f"Grafts **{formats.signed(middle, 1)}** points :gray[({span}) v withheld{health.uptake_note(every)}] {word}"
+    middle, low, high = frames.uptake_points(total)
+    span = f"{formats.signed(low, 1)} to {formats.signed(high, 1)}"
+    visits = f"n {formats.count(total['grafted_seen'])} v {formats.count(total['held_out_seen'])} withheld"
+    word = ":green-badge[yes]" if low > 0 else ":red-badge[they hurt]" if high < 0 else ":gray-badge[open]"
+    return f"Grafts **{formats.signed(middle, 1)}** points :gray[({span}), {visits}{health.uptake_note(every)}] {word}"
 
 
 def _healthy(source: Source, window: Window, _: dict[str, np.ndarray]) -> list[str]:
@@ -111,7 +109,7 @@ def _healthy(source: Source, window: Window, _: dict[str, np.ndarray]) -> list[s
         lines.append(":gray[No warning and no error in these steps.]")
     for level, colour in (("error", "red"), ("warning", "orange")):
         if counts[level]:
-            many = f"{counts[level]} {level}{'' if counts[level] == 1 else 's'}"
+            many = formats.counted(counts[level], level)
             newest = next(event for event in found if event.level == level)
             at = "" if newest.step is None else f"step {formats.count(newest.step)}: "
             text = safe_text.inline(formats.shorten(formats.clean(newest.message, 2_000), 150))
@@ -130,7 +128,7 @@ def not_finite(source: Source, window: Window) -> list[str]:
         _, broken = source.ask("metric_recorded", name, (window.first - 1, window.last))
         what = name.replace("_", " ")
         found += [
-            f"{what} of {safe_text.inline(label)} in {formats.count(times)} step{'' if times == 1 else 's'}"
+            f"{what} of {safe_text.inline(label)} in {formats.counted(times, 'step')}"
             for label, times in zip(labels, broken[0].tolist(), strict=True)
             if times
         ]

@@ -25,6 +25,11 @@ def count(value: float | None) -> str:
     return "NaN" if math.isnan(value) else f"{round(value):,}".replace("-", _MINUS)
 
 
+def counted(value: float | None, one: str, several: str = "") -> str:
+    """A count with its noun: "1 run", "2 runs"; `several` where its plural is another word."""
+    return f"{count(value)} {one if value == 1 else several or one + 's'}"
+
+
 def compact(value: float) -> str:
     """A count in at most four characters: 950, 1.5k, 15k, 2.1M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -94,11 +99,9 @@ def span(low: float, high: float, digits: int = 1) -> str:
     return f"{number(100 * low, digits)}–{percent(high, digits)}"
 
 
-def of(k: float, n: float, unit: str = "") -> str:
-    """ "47,597 of 88,497 groups"; "no groups" when n is 0."""
-    if n == 0:
-        return f"no {unit}" if unit else "no data"
-    return f"{count(k)} of {count(n)}" + (f" {unit}" if unit else "")
+def of(k: float, n: float, unit: str, several: str = "") -> str:
+    """ "47,597 of 88,497 groups", "0 of 1 group"; "no groups" when n is 0. `unit` is one of them, as in `counted`."""
+    return f"{count(k)} of {counted(n, unit, several)}" if n else f"no {several or unit + 's'}"
 
 
 def duration(seconds: float | None) -> str:

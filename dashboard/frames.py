@@ -121,6 +121,14 @@ def value_curves(
     return curves, hover
 
 
+def uptake_points(counts: Mapping[str, int]) -> tuple[float, float, float]:
+    """What grafting changed at the next visit with its 95 % interval, in percentage points, from counts of visits."""
+    names = ("grafted_solved", "grafted_seen", "held_out_solved", "held_out_seen")
+    change = uptake(*(counts[name] for name in names))
+    middle, half = 100 * change.difference, 100 * Z * change.standard_error
+    return middle, max(-100.0, middle - half), min(100.0, middle + half)
+
+
 def uptake_rows(
     labels: Sequence[str], edges: Mapping[str, Array], total: Mapping[str, int], most: int
 ) -> tuple[pd.DataFrame, int]:
@@ -138,20 +146,18 @@ def uptake_rows(
         k, n, held_k, held_n = (
             counts[name] for name in ("grafted_solved", "grafted_seen", "held_out_solved", "held_out_seen")
         )
-        change = uptake(k, n, held_k, held_n)
-        middle, half = 100 * change.difference, 196 * change.standard_error
+        middle, low, high = uptake_points(counts)
         rows.append(
             {
                 "row": f"{label}  (n {formats.count(n)} v {formats.count(held_n)})",
                 "order": order,
                 "value": middle,
-                "low": max(-100.0, middle - half),
-                "high": min(100.0, middle + half),
+                "low": low,
+                "high": high,
                 "total": order == 0,
                 "after": f"{formats.rate(k, n)} ({formats.count(k)}/{formats.count(n)})",
                 "withheld": f"{formats.rate(held_k, held_n)} ({formats.count(held_k)}/{formats.count(held_n)})",
-                "detail": f"{formats.signed(middle, 1)} ({formats.signed(middle - half, 1)} to "
-                f"{formats.signed(middle + half, 1)})",
+                "detail": f"{formats.signed(middle, 1)} ({formats.signed(low, 1)} to {formats.signed(high, 1)})",
             }
         )
     return pd.DataFrame(rows), max(0, len(pairs) - most)
@@ -198,7 +204,7 @@ def before_after(
                     "low": result.low,
                     "high": result.high,
                     "detail": f"{formats.percent(result.mean)} ({formats.span(result.low, result.high)}), "
-                    f"step {formats.count(result.step)}, {formats.count(result.problems)} problems",
+                    f"step {formats.count(result.step)}, {formats.counted(result.problems, 'problem')}",
                 }
             )
     return pd.DataFrame(rows, columns=["member", "when", "value", "low", "high", "detail"]), moves

@@ -78,16 +78,17 @@ def _members(source: Source, pairs: dict[str, np.ndarray], seen: Visits) -> None
         )  # fmt: skip
     with right:
         groups = _groups(graph, labels)
-        many = "1 community" if len(groups) == 1 else f"{len(groups)} communities"
-        st.markdown(f"**{many}** :gray[members that fail the same prompts]")
+        st.markdown(
+            f"**{formats.counted(len(groups), 'community', 'communities')}** :gray[members that fail the same prompts]"
+        )
         for shape, members in groups:
             st.markdown(f"- {safe_text.inline(', '.join(members))} :gray[({shape})]")
         pairs_known = graph.number_of_edges()
         drawn = len(charts_graph.strongest(graph))
+        cut = f" The {drawn} strongest of {pairs_known} pairs." if drawn < pairs_known else ""
         st.caption(
             "Whole lines: phi of the all-fail prompts above 0, they fail together. Broken lines: below 0, one fails "
-            f"where the other does not, and can help. The {drawn} strongest of {pairs_known} pairs. Communities: "
-            "greedy modularity over the whole lines."
+            f"where the other does not, and can help.{cut} Communities: greedy modularity over the whole lines."
         )
 
 
@@ -108,7 +109,7 @@ def _member(source: Source, seen: Visits, cell: tuple[int, int]) -> None:
     tried = int((seen.tried[:, slot] > 0).sum())
     name = safe_text.inline(labels[slot])
     solved, failed = (
-        f"{formats.of(len(part), tried)}: {formats.rate_interval(len(part), tried)}" for part in (only, lost)
+        f"{formats.of(len(part), tried, 'prompt')}: {formats.rate_interval(len(part), tried)}" for part in (only, lost)
     )
     st.markdown(f"Of the prompts it tried, **{name}** alone solved {solved}; alone failed {failed}.")
     both = np.concatenate([only[: DRAWN_PROMPTS // 2], lost[: DRAWN_PROMPTS // 2]])
@@ -215,7 +216,7 @@ def _visits_table(source: Source, window: Window, key: int, labels: list[str]) -
             {
                 "Member": safe_text.inline(label),
                 "Visits": formats.count(int(own.sum())),
-                "Right": formats.of(right, n, "rollouts"),
+                "Right": formats.of(right, n, "rollout"),
                 "Share": formats.rate(right, n),
                 "95 %": formats.interval(right, n),
                 "Newest": f"step {formats.count(step)}: {visits.successes[own][-1]}/{visits.n[own][-1]}",

@@ -38,8 +38,8 @@ def uptake(source: Source, window: Window) -> None:
         return
     rows, cut = frames.uptake_rows(parts.labels(source.info), edges, total, MOST_EDGES)
     parts.chart(health_charts.uptake(parts.colours(), len(rows)), key="overview_uptake", uptake=rows)
-    waiting = formats.of(total["grafted_seen"] + total["held_out_seen"], total["grafted"] + total["held_out"], "places")
-    note = f" · {formats.count(cut)} more pairs have fewer visits" if cut else ""
+    waiting = formats.of(total["grafted_seen"] + total["held_out_seen"], total["grafted"] + total["held_out"], "place")
+    note = f" · the {formats.counted(cut, 'pair')} with the fewest visits left out" if cut else ""
     note += uptake_note(every)
     st.caption(f"n: visits after a graft v after a withheld one · met again so far: {waiting}{note}")
 
@@ -67,7 +67,7 @@ def why_no_uptake(total: dict[str, int]) -> str:
     if not (total["grafted_seen"] and total["held_out_seen"]):
         return (
             f"No receiver has met both kinds of prompt again: {formats.count(total['grafted'])} grafted and "
-            f"{formats.count(total['held_out'])} withheld places wait for their next visit."
+            f"{formats.counted(total['held_out'], 'withheld place')} wait for the next visit."
         )
     return ""
 
@@ -140,4 +140,4 @@ def warnings(source: Source, window: Window) -> None:
         text = safe_text.inline(formats.shorten(formats.clean(event.message, 2_000), 320))
         st.markdown(f":orange-badge[step {formats.count(event.step or 0)}]{member} {text}")
     if len(found) > WARNINGS:
-        st.caption(f"{formats.count(len(found) - WARNINGS)} earlier warnings in these steps.")
+        st.caption(f"{formats.counted(len(found) - WARNINGS, 'earlier warning')} in these steps.")

@@ -139,7 +139,7 @@ def _response(
         )
     if gate is not None:
         badges += gate_badges(gate, floor)
-    tokens = f":small[:gray[{formats.count(len(response.token_ids))} tokens]]"
+    tokens = f":small[:gray[{formats.counted(len(response.token_ids), 'token')}]]"
     with st.container(border=True, gap="xsmall"):
         st.markdown(f"**#{index}** &nbsp;{' '.join(badges)} {tokens}")
         text(response.text, raw, f"response_{key}")

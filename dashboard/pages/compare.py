@@ -62,8 +62,7 @@ def draw(source: Source, choice: Choice) -> None:
     groups = _selection(source, known)
     stores = len({one.url for one in known})
     st.caption(
-        f"{formats.count(len(known))} runs in {formats.count(stores)} store{'' if stores == 1 else 's'} · whole runs, "
-        "whatever the window"
+        f"{formats.counted(len(known), 'run')} in {formats.counted(stores, 'store')} · whole runs, whatever the window"
     )
     if len(groups) < 2:
         parts.nothing("Choose two or more: the chosen runs are all of one set, which differs in its seed only.")

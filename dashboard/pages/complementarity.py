@@ -131,7 +131,7 @@ def _patterns(source: Source, window: Window) -> None:
         else f"{len(shown)} most frequent of {formats.count(len(found))} patterns"
     )
     newest = f" Counted over {Window(first, window.last)}." if first > window.first else ""
-    st.caption(f"{some}: {formats.of(covered, total, 'prompts')} ({formats.rate(covered, total)}).{newest}")
+    st.caption(f"{some}: {formats.of(covered, total, 'prompt')} ({formats.rate(covered, total)}).{newest}")
 
 
 def _prompts(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int]) -> None:
@@ -140,7 +140,7 @@ def _prompts(source: Source, window: Window, pairs: dict[str, np.ndarray], cell:
     labels = parts.labels(source.info)
     solved, support = int(pairs["solved"][i, j]), int(pairs["both_attempted_fail"][i, j])
     share = (
-        f"{formats.of(solved, support, 'groups')} = {formats.rate(solved, support)}" if support else "no all-fail group"
+        f"{formats.of(solved, support, 'group')} = {formats.rate(solved, support)}" if support else "no all-fail group"
     )
     rows, total, offset = _page_of_prompts(source, window, cell)
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -180,7 +180,7 @@ def _by_prompt(source: Source, window: Window, cell: tuple[int, int]) -> str:
     visits = np.bincount(inverse)
     solved = np.bincount(inverse, weights=places.solved[chosen, j])
     low, high = bootstrap_ratio_interval(solved, visits, seed=0)
-    return f" · by prompt: {formats.span(low, high)} ({formats.count(len(prompts))} prompts)"
+    return f" · by prompt: {formats.span(low, high)} ({formats.counted(len(prompts), 'prompt')})"
 
 
 def _page_of_prompts(source: Source, window: Window, cell: tuple[int, int]) -> tuple[list[PromptRow], int, int]:

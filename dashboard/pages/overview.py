@@ -52,7 +52,7 @@ def draw(source: Source, choice: Choice) -> None:
     _below(source)
     width = max(np.diff(edges))
     st.caption(
-        f"1 point = {formats.count(width)} step{'' if width == 1 else 's'} · bands and ranges: 95 % Wilson intervals; "
+        f"1 point = {formats.counted(width, 'step')} · bands and ranges: 95 % Wilson intervals; "
         "rollouts of one group and repeats of a prompt are correlated, so they are somewhat too narrow."
     )
 
@@ -66,20 +66,20 @@ def _cards(source: Source, window: Window) -> None:
     exchange = parts.exchanges(source.info)
     with st.grid(5 if exchange else 3, min_column_width=180):
         _progress_card(source)
-        _rate_card("All-fail groups", fails, groups, "groups", "Groups in which every rollout of the member failed.")
+        _rate_card("All-fail groups", fails, groups, "group", "Groups in which every rollout of the member failed.")
         if exchange:
             _rate_card(
                 "Rescued by a peer",
                 int(counts["received"].sum()),
                 fails,
-                "groups",
+                "group",
                 "All-fail groups for which a peer's group came, with at least one response that was admitted.",
             )
             _rate_card(
                 "Admitted by the gate",
                 admitted,
                 responses,
-                "responses",
+                "response",
                 "Transferred responses that enter the update. The others have a compatibility s at or below the floor, "
                 "or do not fit the receiver's tokens.",
             )
@@ -212,8 +212,8 @@ def _evaluation(source: Source) -> None:
         st.table(_moves_table(moves), border="horizontal", hide_index=True)
     problems = moves[0][2]
     st.caption(
-        f"{safe_text.inline(formats.clean(chosen, 60))}: {formats.count(problems.problems)} problems, "
-        f"{formats.count(problems.responses)} responses a member, T = {formats.number(problems.temperature, 1)}; "
+        f"{safe_text.inline(formats.clean(chosen, 60))}: {formats.counted(problems.problems, 'problem')}, "
+        f"{formats.counted(problems.responses, 'response')} a member, T = {formats.number(problems.temperature, 1)}; "
         "intervals over problems."
     )
 

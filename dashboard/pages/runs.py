@@ -49,14 +49,14 @@ def _store(source: Source) -> None:
     size = source.ask_store("size")
     with st.grid(4, min_column_width=180):
         for label, value, below in (
-            ("Database", f"{size['database_bytes'] / MIB:,.1f} MiB", f"{formats.count(size['runs'])} runs"),
+            ("Database", f"{size['database_bytes'] / MIB:,.1f} MiB", formats.counted(size["runs"], "run")),
             (
                 "Trajectories",
                 f"{size['trajectory_bytes'] / MIB:,.1f} MiB",
-                f"{formats.count(size['shards'])} files",
+                formats.counted(size["shards"], "file"),
             ),
-            ("Steps", formats.count(size["steps"]), f"{formats.count(size['groups'])} groups"),
-            ("Responses", formats.count(size["responses"]), f"{formats.count(size['prompts'])} prompts"),
+            ("Steps", formats.count(size["steps"]), formats.counted(size["groups"], "group")),
+            ("Responses", formats.count(size["responses"]), formats.counted(size["prompts"], "prompt")),
         ):
             with st.container(border=True, height="stretch", gap="xsmall"):
                 st.metric(label, value)
@@ -107,7 +107,7 @@ def _verifier(source: Source, window: Window | None) -> None:
     rows = [
         {
             "Member": safe_text.inline(label),
-            "Not judged": formats.of(int(counts["errors"][slot]), int(counts["rollouts"][slot]), "responses"),
+            "Not judged": formats.of(int(counts["errors"][slot]), int(counts["rollouts"][slot]), "response"),
             "Share": formats.rate_interval(int(counts["errors"][slot]), int(counts["rollouts"][slot])),
         }
         for slot, label in enumerate(labels)

@@ -72,7 +72,7 @@ def draw(source: Source, choice: Choice) -> None:
 
 def _about(edges: list[int], window: Window) -> str:
     width = max(np.diff(edges))
-    text = f"1 point = {formats.count(width)} step{'' if width == 1 else 's'}, pooled"
+    text = f"1 point = {formats.counted(width, 'step')}, pooled"
     if width == 1:
         return text + "."
     if window.last - window.first >= RANGE_STEPS:

@@ -83,7 +83,7 @@ def _moved(source: Source, pairs: dict[str, np.ndarray]) -> None:
     shown = sum(int(moved[pair]) for pair in drawn)
     total = int(moved.sum())
     cut = f" Drawn: the {len(drawn)} strongest of {edges} pairs." if len(drawn) < edges else ""
-    st.caption(f"{formats.of(shown, total, 'admitted responses')}.{cut}")
+    st.caption(f"{formats.of(shown, total, 'admitted response')}.{cut}")
 
 
 def _rescued(source: Source, slots: list[int], edges: list[int]) -> None:

@@ -13,8 +13,15 @@ def test_a_rate_without_cases_is_a_dash_and_never_zero() -> None:
     assert formats.rate(0, 0) == "–"
     assert formats.interval(0, 0) == "–"
     assert formats.rate_interval(0, 0) == "–"
-    assert formats.of(0, 0, "groups") == "no groups"
+    assert formats.of(0, 0, "group") == "no groups"
     assert formats.rate(0, 8) == "0.0\u00a0%"
+
+
+def test_one_is_singular() -> None:
+    assert formats.counted(1, "run") == "1 run"
+    assert formats.counted(2_000, "run") == "2,000 runs"
+    assert formats.counted(0, "community", "communities") == "0 communities"
+    assert formats.of(0, 1, "group") == "0 of 1 group"
 
 
 @pytest.mark.parametrize(
