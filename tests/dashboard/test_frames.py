@@ -67,7 +67,7 @@ def test_uptake_rows_put_all_first_then_the_pairs_with_most_controls() -> None:
     assert cut == 0
     change = uptake(30, 40, 5, 10)
     assert rows["value"][2] == pytest.approx(25.0)
-    assert rows["high"][2] - rows["value"][2] == pytest.approx(196 * change.standard_error)
+    assert rows["high"][2] - rows["value"][2] == pytest.approx(100 * frames.Z * change.standard_error)
     short, cut = frames.uptake_rows(["a", "b", "c"], edges, total, 1)
     assert (len(short), cut) == (2, 1)
 
