@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,11 @@ class Server:
     folder: Path
     made: int = 0
 
+    @property
+    def log(self) -> Path:
+        """What the server says."""
+        return self.folder / "log"
+
     def url(self, database: str, user: str = "postgres", **options: object) -> str:
         query = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in options.items())
         return f"postgresql+psycopg://{user}@/{database}?host={quote(str(self.folder), safe='')}" + f"&{query}" * bool(
@@ -74,8 +79,8 @@ class Server:
 
 
 @contextmanager
-def running_server() -> Iterator[Server]:
-    """Start a server and stop it afterwards; it ends with this process in any case.
+def running_server(settings: Mapping[str, str] = SETTINGS) -> Iterator[Server]:
+    """Start a server with these settings and stop it afterwards; it ends with this process in any case.
 
     PostgreSQL refuses to run as root, which starts it as postgres or nobody.
     """
@@ -86,7 +91,7 @@ def running_server() -> Iterator[Server]:
     if os.geteuid() == 0:
         account = dict(zip(("user", "group"), _account(), strict=True)) | {"extra_groups": []}
         os.chown(folder, account["user"], account["group"])  # type: ignore[arg-type]
-    log = folder / "log"
+    found = Server(folder)
     try:
         data = folder / "data"
         made = subprocess.run(
@@ -94,16 +99,15 @@ def running_server() -> Iterator[Server]:
             cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False, **account,
         )  # fmt: skip
         assert made.returncode == 0, made.stderr
-        settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
-        command = [binaries / "postgres", "-D", data, "-k", folder, *settings]
-        with open(log, "wb") as output:
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        command = [binaries / "postgres", "-D", data, "-k", folder, *options]
+        with open(found.log, "wb") as output:
             server = subprocess.Popen(
                 command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
                 preexec_fn=_end_with_parent, **account,
             )  # fmt: skip
         try:
-            found = Server(folder)
-            _await(found, server, log)
+            _await(found, server)
             yield found
         finally:
             server.send_signal(signal.SIGQUIT)
@@ -128,13 +132,13 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGQUIT)
 
 
-def _await(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+def _await(server: Server, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while True:
         try:
             server.connect().close()
             return
         except psycopg.OperationalError:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
+            assert process.poll() is None, server.log.read_text()
+            assert time.monotonic() < deadline, server.log.read_text()
             time.sleep(0.05)
