@@ -43,7 +43,8 @@ def overlay(
 ) -> Spec:
     """One line a run, in its arm's colour and dashes; where arms have several runs, a thick line for their mean.
 
-    Frame "points": arm, run, x, value, detail (tooltip), lone (a point that no line would show).
+    Frame "points": arm, run, x, value, low, high (its own 95 % interval, or missing), detail (tooltip), lone (a point
+    that no line would show).
     Frame "means": arm, x, value, low, high (95 % t interval over three seeds or more, else missing), detail.
     """
     colour, dash = _look(names, colours)
@@ -65,13 +66,25 @@ def overlay(
     gaps = "break-paths-filter-domains"
     means, points = {"data": {"name": "means"}}, {"data": {"name": "points"}}
     one_run = {"field": "run", "type": "nominal"}
+    bounds = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour}
     return {
         **base(colours, height, f"{quantity} of every arm against {x_title}"),
         "layer": [
             {
+                **points,
+                "mark": {"type": "area", "fillOpacity": 0.1, "invalid": gaps},
+                "encoding": {**bounds, "detail": one_run},
+            },
+            {
+                **points,
+                "transform": [{"filter": "datum.lone && isValid(datum.low)"}],
+                "mark": {"type": "rule", "strokeWidth": 1.5, "strokeOpacity": 0.55},
+                "encoding": bounds,
+            },
+            {
                 **means,
                 "mark": {"type": "area", "fillOpacity": 0.12, "invalid": gaps},
-                "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
+                "encoding": bounds,
             },
             {
                 **points,
@@ -131,16 +144,22 @@ def differences(colours: Inks, rows: int, *, row: int = 28) -> Spec:
     }
 
 
-def frontier(colours: Inks, *, x_title: str, height: int = 300) -> Spec:
+# Kinds of runs in the frontier, the two that have a line with its dashes.
+_KINDS = ("this run", "baseline", "other runs")
+_LINES = (("this run", (1, 0)), ("baseline", (6, 4)))
+
+
+def frontier(colours: Inks, kinds: Sequence[str], *, x_title: str, height: int = 300) -> Spec:
     """Score against cost, as in the paper's figure 3a: this run's evaluations, the baseline's dashed, and others' best.
 
-    Frame "runs": kind ("this run", "baseline" or "other runs"), run, x, value, detail, best (the run's best point).
+    `kinds`: those of "this run", "baseline" and "other runs" that there are; the legend names no other.
+    Frame "runs": kind, run, x, value, low, high, detail, best (the run's best point).
     Frame "frontier": x, value; the highest score that each cost bought, as steps.
     """
-    kinds = ["this run", "baseline", "other runs"]
-    scale = {"domain": kinds, "range": [colours.accent, colours.ring, colours.muted]}
+    inks = dict(zip(_KINDS, (colours.accent, colours.ring, colours.muted), strict=True))
+    scale = {"domain": list(kinds), "range": [inks[kind] for kind in kinds]}
     legend = {"orient": "top", "symbolType": "circle", "symbolSize": 80, "symbolStrokeWidth": 1, "offset": 8}
-    colour = {"field": "kind", "type": "nominal", "sort": kinds, "scale": scale, "legend": legend}
+    colour = {"field": "kind", "type": "nominal", "sort": list(kinds), "scale": scale, "legend": legend}
     x = {
         "field": "x",
         "type": "quantitative",
@@ -152,37 +171,28 @@ def frontier(colours: Inks, *, x_title: str, height: int = 300) -> Spec:
     y = {"field": "value", "type": "quantitative", "scale": {"zero": False, "nice": True}, "axis": y_axis}
     tooltip = [{"field": "run", "title": "run"}, {"field": "detail", "title": "score"}]
     runs: Spec = {"data": {"name": "runs"}}
-    line: Spec = {"type": "line", "strokeWidth": 2}
+    steps: Spec = {"type": "line", "interpolate": "step-after", "strokeWidth": 1.2, "color": colours.muted}
+    size = {"condition": {"test": "datum.best", "value": 130}, "value": 35}
     return {
         **base(colours, height, f"Score of runs against {x_title}"),
         "layer": [
-            {
-                "data": {"name": "frontier"},
-                "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.2, "color": colours.muted},
-                "encoding": {"x": x, "y": y},
-            },
+            {"data": {"name": "frontier"}, "mark": steps, "encoding": {"x": x, "y": y}},
             {
                 **runs,
-                "transform": [{"filter": "datum.kind == 'this run'"}],
-                "mark": line,
-                "encoding": {"x": x, "y": y, "color": colour},
+                "mark": {"type": "rule", "strokeWidth": 1.5, "strokeOpacity": 0.55},
+                "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
             },
-            {
-                **runs,
-                "transform": [{"filter": "datum.kind == 'baseline'"}],
-                "mark": {**line, "strokeDash": [6, 4]},
-                "encoding": {"x": x, "y": y, "color": colour},
-            },
+            *(_run_line(kind, dash, {"x": x, "y": y, "color": colour}) for kind, dash in _LINES if kind in kinds),
             {
                 **runs,
                 "mark": {"type": "point", "filled": True, "opacity": 0.9},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "color": colour,
-                    "size": {"condition": {"test": "datum.best", "value": 130}, "value": 35},
-                    "tooltip": tooltip,
-                },
+                "encoding": {"x": x, "y": y, "color": colour, "size": size, "tooltip": tooltip},
             },
         ],
     }
+
+
+def _run_line(kind: str, dash: Sequence[int], encoding: Spec) -> Spec:
+    mark = {"type": "line", "strokeWidth": 2, "strokeDash": list(dash)}
+    chosen = [{"filter": f"datum.kind == '{kind}'"}]
+    return {"data": {"name": "runs"}, "transform": chosen, "mark": mark, "encoding": encoding}

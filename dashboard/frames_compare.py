@@ -11,7 +11,7 @@ import pandas as pd
 from dashboard import formats
 from server.store.reader import Arm, Comparison, Paired, RunResult, Spread
 
-POINT_COLUMNS = ["arm", "run", "x", "value", "detail", "lone"]
+POINT_COLUMNS = ["arm", "run", "x", "value", "low", "high", "detail", "lone"]
 MEAN_COLUMNS = ["arm", "x", "value", "low", "high", "detail"]
 # With at most this many points each of them is marked.
 _MARKED = 12
@@ -21,13 +21,15 @@ FEWEST_SEEDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One run's points: what they are lined up by, and the value; in ascending order of the former."""
+    """One run's points: what they are lined up by, and the value; in ascending order of the former. `bounds`: the 95 %
+    interval of every point, where there is one within a run."""
 
     arm: str
     run: str
     seed: int
     x: tuple[float, ...]
     value: tuple[float, ...]
+    bounds: tuple[tuple[float, float], ...] = ()
 
 
 def shown(value: float, percent: bool) -> str:
@@ -48,19 +50,26 @@ def scores_by_step(run: RunResult, members: Sequence[str], benchmarks: Sequence[
     return found
 
 
-def points(lines: Sequence[Line], percent: bool, x_text: str) -> pd.DataFrame:
+def _amount(x: float, unit: str) -> str:
+    """ "1 step", "0.25 GPU hours"; `unit` is a plural."""
+    return f"{x:,.4g} {unit.removesuffix('s') if x == 1 else unit}"
+
+
+def points(lines: Sequence[Line], percent: bool, unit: str) -> pd.DataFrame:
     """Frame "points" of `charts_compare.overlay`."""
     rows = []
     for line in lines:
         for place, (x, value) in enumerate(zip(line.x, line.value, strict=True)):
             beside = [line.value[at] for at in (place - 1, place + 1) if 0 <= at < len(line.value)]
             lone = math.isfinite(value) and (len(line.x) <= _MARKED or not any(map(math.isfinite, beside)))
-            detail = f"{shown(value, percent)} at {x:,.4g} {x_text}"
-            rows.append((line.arm, line.run, x, value, detail, lone))
+            low, high = line.bounds[place] if line.bounds else (math.nan, math.nan)
+            around = f" ({shown(low, percent)} to {shown(high, percent)})" if math.isfinite(low) else ""
+            detail = f"{shown(value, percent)}{around} at {_amount(x, unit)}"
+            rows.append((line.arm, line.run, x, value, low, high, detail, lone))
     return pd.DataFrame(rows, columns=POINT_COLUMNS)
 
 
-def means(lines: Sequence[Line], percent: bool, x_text: str) -> pd.DataFrame:
+def means(lines: Sequence[Line], percent: bool, unit: str) -> pd.DataFrame:
     """Frame "means" of `charts_compare.overlay`: of arms with several runs, where all of them have a point."""
     rows = []
     for arm in dict.fromkeys(line.arm for line in lines):
@@ -80,7 +89,7 @@ def means(lines: Sequence[Line], percent: bool, x_text: str) -> pd.DataFrame:
             if interval is not None and len(own) >= FEWEST_SEEDS:
                 low, high = (min(max(bound, 0.0), 1.0) for bound in interval) if percent else interval
                 text += f" ({shown(low, percent)} to {shown(high, percent)})"
-            rows.append((arm, x, middle, low, high, f"{text} at {x:,.4g} {x_text}, n = {len(own)} seeds"))
+            rows.append((arm, x, middle, low, high, f"{text} at {_amount(x, unit)}, n = {len(own)} seeds"))
     return pd.DataFrame(rows, columns=MEAN_COLUMNS)
 
 

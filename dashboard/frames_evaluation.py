@@ -3,57 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from dashboard import formats, paper
-from dashboard.frames import Array
+from dashboard.frames import Array, Z
 from dashboard.frames_compare import scores_by_step
-from server.store.reader import BestCheckpoint, EvaluationSummary, RunResult, Score
+from server.store.reader import BestCheckpoint, EvaluationSummary, MeanInterval, RunResult, Score, combined
 
 MEAN = "mean of the test sets"
-_Z = 1.959963984540054
+UNKNOWN = MeanInterval(math.nan, math.nan, math.nan)
+OTHERS = "other runs"
 # What a run is measured by against its cost, in order of preference, and its name.
 COSTS = (("gpu_seconds", "GPU hours"), ("cpu_seconds", "CPU hours"), ("wall_seconds", "hours of wall time"))
 
 
-class Figure(NamedTuple):
-    """A score with its 95 % interval over problems."""
-
-    mean: float
-    low: float
-    high: float
-
-    def text(self) -> str:
-        """In percent; a dash where it is missing."""
-        if not math.isfinite(self.mean):
-            return formats.MISSING
-        return f"{formats.percent(self.mean)} ({formats.span(self.low, self.high)})"
+def text(figure: MeanInterval) -> str:
+    """A score with its interval in percent; a dash where it is missing."""
+    if not math.isfinite(figure.mean):
+        return formats.MISSING
+    return f"{formats.percent(figure.mean)} ({formats.span(figure.low, figure.high)})"
 
 
-def mean_figure(parts: Sequence[Figure]) -> Figure:
-    """The unweighted mean over benchmarks; their problems are other ones, so distances to the bounds add as squares."""
-    size = len(parts)
-    mean = math.fsum(part.mean for part in parts) / size
-    down = math.sqrt(math.fsum((part.mean - part.low) ** 2 for part in parts)) / size
-    up = math.sqrt(math.fsum((part.high - part.mean) ** 2 for part in parts)) / size
-    return Figure(mean, mean - down, mean + up)
-
-
-def figures(evaluations: Sequence[EvaluationSummary], benchmarks: Sequence[str]) -> dict[str, dict[int, Figure]]:
+def figures(evaluations: Sequence[EvaluationSummary], benchmarks: Sequence[str]) -> dict[str, dict[int, MeanInterval]]:
     """{member: {step: mean over the benchmarks}} of the steps at which a member was evaluated on all of them."""
-    found: dict[str, dict[int, dict[str, Figure]]] = {}
+    found: dict[str, dict[int, dict[str, MeanInterval]]] = {}
     for one in evaluations:
         if one.benchmark in benchmarks and math.isfinite(one.mean):
             at = found.setdefault(one.member, {}).setdefault(one.step, {})
-            at[one.benchmark] = Figure(one.mean, one.low, one.high)
+            at[one.benchmark] = _figure(one)
     return {
         member: {
-            step: mean_figure([own[name] for name in benchmarks])
+            step: combined([own[name] for name in benchmarks])
             for step, own in sorted(by_step.items())
             if len(own) == len(benchmarks)
         }
@@ -62,37 +46,36 @@ def figures(evaluations: Sequence[EvaluationSummary], benchmarks: Sequence[str])
 
 
 def curves(
-    names: Sequence[str], labels: Sequence[str], scores: Mapping[str, Mapping[int, Figure]]
+    names: Sequence[str], labels: Sequence[str], scores: Mapping[str, Mapping[int, MeanInterval]]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Frames "curves" and "hover" of `charts.curves`, at the evaluated steps."""
     steps = sorted({step for own in scores.values() for step in own})
-    gap = Figure(math.nan, math.nan, math.nan)
     rows = [
-        (label, step, *(one := scores.get(name, {}).get(step, gap)), math.isfinite(one.mean))
+        (label, step, *(one := scores.get(name, {}).get(step, UNKNOWN)), math.isfinite(one.mean))
         for step in steps
         for name, label in zip(names, labels, strict=True)
     ]
     hover = pd.DataFrame({"step": steps, "steps": [formats.count(step) for step in steps]})
     for place, name in enumerate(names):
-        hover[f"m{place}"] = [scores.get(name, {}).get(step, gap).text() for step in steps]
+        hover[f"m{place}"] = [text(scores.get(name, {}).get(step, UNKNOWN)) for step in steps]
     return pd.DataFrame(rows, columns=["member", "step", "value", "low", "high", "lone"]), hover
 
 
-def paired_by_problem(own: tuple[Array, Array, Array], base: tuple[Array, Array, Array]) -> tuple[Figure, int]:
+def paired_by_problem(own: tuple[Array, Array, Array], base: tuple[Array, Array, Array]) -> tuple[MeanInterval, int]:
     """(own less base with its 95 % interval, how many problems both have), from (keys, right, responses) each.
 
     The interval is over problems: it says what other problems would change, not what another seed would.
     """
     keys, left, right = np.intersect1d(own[0], base[0], return_indices=True)
     if len(keys) < 2:
-        return Figure(math.nan, math.nan, math.nan), len(keys)
+        return UNKNOWN, len(keys)
     change = own[1][left] / own[2][left] - base[1][right] / base[2][right]
     mean = float(change.mean())
-    half = _Z * float(change.std(ddof=1)) / math.sqrt(len(keys))
-    return Figure(mean, mean - half, mean + half), len(keys)
+    half = Z * float(change.std(ddof=1)) / math.sqrt(len(keys))
+    return MeanInterval(mean, mean - half, mean + half), len(keys)
 
 
-def points_text(change: Figure) -> str:
+def points_text(change: MeanInterval) -> str:
     """A difference in percentage points with its interval."""
     if not math.isfinite(change.mean):
         return formats.MISSING
@@ -109,14 +92,20 @@ class Scored:
     best: BestCheckpoint | None
     scores: Mapping[str, Score]
     repeats: Mapping[str, Score]
-    changes: Mapping[str, Figure]
+    changes: Mapping[str, MeanInterval]
 
 
 def table(
-    members: Sequence[Scored], evaluations: Sequence[EvaluationSummary], benchmarks: Sequence[str], compared: bool
+    members: Sequence[Scored],
+    evaluations: Sequence[EvaluationSummary],
+    benchmarks: Sequence[str],
+    selecting: Collection[str],
+    compared: bool,
 ) -> pd.DataFrame:
-    """A row for every member and benchmark; `scores` and `repeats` of the best checkpoint, `changes` to a baseline.
-    maj@k and repeats that no row has are left out."""
+    """A row for every member and benchmark: before training, last, best, the repeats, and the change to a baseline.
+
+    `selecting`: the benchmarks whose scores chose the best checkpoints. A column of repeats that no row has is left
+    out."""
     rows = []
     for member in members:
         for name in benchmarks:
@@ -125,38 +114,59 @@ def table(
                 continue
             first, last = own[min(own)], own[max(own)]
             best = own.get(member.best.step) if member.best else None
-            score = member.scores.get(name)
             row = {
                 "Member": member.label,
                 "Benchmark": formats.clean(name, 40),
-                "For": "selection" if last.role == "validation" else "report",
+                "For": purpose(last.role, name in selecting),
                 "Before": _at(first) if first.step == 0 else formats.MISSING,
                 "Last": _at(last) if last.step else formats.MISSING,
                 "Best": _at(best) if best else formats.MISSING,
-                "pass@k": _largest("pass", score.pass_at if score else {}),
-                "maj@k": _largest("maj", score.majority_at if score else {}),
                 "Repeated": _repeated(member.repeats.get(name)),
                 "From": f"{formats.count(last.problems)} × {formats.count(last.responses / max(last.problems, 1))}",
             }
             if compared:
-                row["Less baseline"] = points_text(member.changes.get(name, Figure(math.nan, math.nan, math.nan)))
+                row["Less baseline"] = points_text(member.changes.get(name, UNKNOWN))
             rows.append(row)
     frame = pd.DataFrame(rows)
-    nowhere = [name for name in ("maj@k", "Repeated") if name in frame and (frame[name] == formats.MISSING).all()]
+    nowhere = [name for name in ("Repeated",) if name in frame and (frame[name] == formats.MISSING).all()]
     leading = ["Member", "Benchmark", "For", "Before", "Last", *(["Less baseline"] if compared else [])]
     return frame[[*leading, *(name for name in frame.columns if name not in (*leading, *nowhere))]]
 
 
 def _at(one: EvaluationSummary) -> str:
-    return f"{Figure(one.mean, one.low, one.high).text()}, step {formats.count(one.step)}"
+    return f"{text(_figure(one))}, step {formats.count(one.step)}"
 
 
-def _largest(what: str, at: Mapping[int, float]) -> str:
-    """The figure of the largest k, which is named."""
-    if not at:
-        return formats.MISSING
-    k = max(at)
-    return f"{formats.percent(at[k])} ({what}@{k})"
+def _figure(one: EvaluationSummary) -> MeanInterval:
+    return MeanInterval(one.mean, one.low, one.high)
+
+
+def purpose(role: str, selects: bool) -> str:
+    """What a benchmark is for: a test set that also chose the checkpoints reports a score that it selected."""
+    if role == "validation":
+        return "selection" if selects else "validation"
+    return "selection + report" if selects else "report"
+
+
+def table_of_k(members: Sequence[Scored], benchmarks: Sequence[str]) -> pd.DataFrame:
+    """pass@k and maj@k of the best checkpoint for every k that was recorded: two rows for a member and benchmark, the
+    second only where answers were told apart."""
+    scores = [(member, member.scores[name]) for member in members for name in benchmarks if name in member.scores]
+    ks = sorted({k for _, score in scores for k in (*score.pass_at, *score.majority_at)})
+    rows = []
+    for member, score in scores:
+        for kind, figures in (("pass@k", score.pass_at), ("maj@k", score.majority_at)):
+            if figures:
+                head = {"Member": member.label, "Benchmark": formats.clean(score.benchmark, 40), "Estimate": kind}
+                cells = {f"k = {k}": text(figures.get(k, UNKNOWN)) for k in ks}
+                rows.append(head | cells | {"n": _size(score)})
+    return pd.DataFrame(rows)
+
+
+def _size(score: Score) -> str:
+    """Problems × responses to each, where they are as many."""
+    each = formats.count(score.responses) if score.responses else "several"
+    return f"{formats.count(score.problems)} × {each}"
 
 
 def _repeated(score: Score | None) -> str:
@@ -171,37 +181,42 @@ def cost_kind(run: RunResult) -> tuple[str, str] | None:
     return next(((kind, name) for kind, name in COSTS if kind in run.cost), None)
 
 
-def cost_points(run: RunResult, kind: str, members: Sequence[str], benchmarks: Sequence[str]) -> dict[int, tuple]:
-    """{step: (hours, score)} at the evaluated steps of a run, all its members together; {} without such a cost."""
-    found = {}
-    for step, score in scores_by_step(run, members, benchmarks).items():
-        spent = run.spent(kind, step, members)
-        if spent is not None:
-            found[step] = (spent / 3600, score)
-    return found
+def cost_steps(run: RunResult, kind: str, benchmarks: Sequence[str]) -> dict[int, float]:
+    """{step: hours spent by all members together} of the evaluations of all of them on all benchmarks; {} without such
+    a cost."""
+    spent = {step: run.spent(kind, step, run.members) for step in scores_by_step(run, run.members, benchmarks)}
+    return {step: seconds / 3600 for step, seconds in spent.items() if seconds is not None}
 
 
-def frontier(runs: Sequence[tuple[str, str, Mapping[int, tuple]]], unit: str) -> dict[str, pd.DataFrame]:
+def best_step(run: RunResult, steps: Collection[int], benchmarks: Sequence[str]) -> int:
+    """Of these evaluated steps, at least one, that of the highest score of all members, the earliest of equals."""
+    scores = scores_by_step(run, run.members, benchmarks)
+    return max(steps, key=lambda step: (scores[step], -step))
+
+
+Points = Mapping[int, tuple[float, MeanInterval]]
+
+
+def frontier(runs: Sequence[tuple[str, str, Points]], unit: str) -> dict[str, pd.DataFrame]:
     """Frames "runs" and "frontier" of `charts_compare.frontier` from (kind, run's name, {step: (hours, score)}).
 
-    Of "other runs" only the best point is drawn; the frontier is over all points of all runs.
+    The frontier is over all points of all runs.
     """
     rows, everything = [], []
     for kind, name, points in runs:
-        best = max(points, key=lambda step: (points[step][1], -step), default=None)
+        best = max(points, key=lambda step: (points[step][1].mean, -step), default=None)
         for step, (hours, score) in sorted(points.items()):
-            everything.append((hours, score))
-            if kind != "other runs" or step == best:
-                detail = f"{formats.percent(score)} at {hours:,.3g} {unit}, step {formats.count(step)}"
-                rows.append((kind, name, hours, score, detail, step == best))
+            everything.append((hours, score.mean))
+            detail = f"{text(score)} at {hours:,.3g} {unit}, step {formats.count(step)}"
+            rows.append((kind, name, hours, *score, detail, step == best))
     steps: list[tuple[float, float]] = []
-    for hours, score in sorted(everything):
-        if not steps or score > steps[-1][1]:
-            steps.append((hours, score))
+    for hours, mean in sorted(everything):
+        if not steps or mean > steps[-1][1]:
+            steps.append((hours, mean))
     if steps:
         steps.append((max(hours for hours, _ in everything), steps[-1][1]))
     return {
-        "runs": pd.DataFrame(rows, columns=["kind", "run", "x", "value", "detail", "best"]),
+        "runs": pd.DataFrame(rows, columns=["kind", "run", "x", "value", "low", "high", "detail", "best"]),
         "frontier": pd.DataFrame(steps, columns=["x", "value"]),
     }
 

@@ -8,10 +8,7 @@ from dataclasses import dataclass, replace
 from dashboard import formats
 from dashboard.configuration import flat
 from dashboard.source import Source, file_identity, reader, store_urls
-from server.store.reader import Arm, RunInfo, RunResult, StoreError, arm_names
-
-# Top-level settings that may differ within a set: they name no arm.
-PLACES = ("name", "folder", "store", "seed", "warm_start_seed", "checkpoint", "deadlines")
+from server.store.reader import PLACES, Arm, RunInfo, RunResult, StoreError, arm_names
 
 
 @dataclass(frozen=True)
@@ -63,9 +60,10 @@ class Group:
         return Arm(self.name, {one.info.seed: replace(one.result(), seed=one.info.seed) for one in self.runs})
 
 
-def _without_secrets(info: RunInfo) -> RunInfo:
-    """The run with a configuration whose values may be shown, by dotted key."""
-    return replace(info, config={key: value for key, value in flat(info.config) if key.split(".")[0] not in PLACES})
+def settings_of(info: RunInfo) -> dict[str, str]:
+    """{dotted key: value, secrets masked} of all that may make a run another arm, its method included."""
+    own = {key: value for key, value in flat(info.config) if key.split(".")[0] not in PLACES}
+    return {"method": info.method} | own
 
 
 def single(chosen: Sequence[Known]) -> list[Group]:
@@ -80,7 +78,9 @@ def seed_sets(chosen: Sequence[Known], known: Sequence[Known]) -> list[Group]:
     heads: dict[str, Known] = {}
     for one in chosen:
         heads.setdefault(arms[one.token], one)
-    names = formats.distinct(arm_names([_without_secrets(head.info) for head in heads.values()]), 60)
+    names = formats.distinct(
+        arm_names([replace(head.info, config=settings_of(head.info)) for head in heads.values()]), 60
+    )
     groups = []
     for (arm, head), name in zip(heads.items(), names, strict=True):
         by_seed = {one.info.seed: one for one in chosen if arms[one.token] == arm}

@@ -11,12 +11,11 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import charts_compare, formats, frames, frames_compare, parts, safe_text
-from dashboard.configuration import flat
 from dashboard.controls import Choice, pick, pick_several, switch
 from dashboard.frames_compare import Line
-from dashboard.several import Group, Known, known_runs, seed_sets, single
+from dashboard.several import Group, Known, known_runs, seed_sets, settings_of, single
 from dashboard.source import Source
-from server.store.reader import CHECKPOINTS, EQUAL_COST, EQUAL_STEPS, Arm, Comparison, arm_names
+from server.store.reader import CHECKPOINTS, EQUAL_COST, EQUAL_STEPS, Arm, Comparison, MeanInterval, arm_names
 
 MOST = 6
 STEPS, TOKENS, HOURS = "step", "tokens", "hours"
@@ -33,8 +32,6 @@ CURVES: dict[str, tuple[str, str | None, bool]] = {
     "gradient norm": ("grad_norm", None, False),
 }
 ALL_MEMBERS = "mean of the members"
-# Where a run lies is not a setting of it.
-_PLACES = ("name", "folder", "store", "seed", "warm_start_seed")
 
 
 @dataclass(frozen=True)
@@ -148,14 +145,15 @@ def _curves(groups: Sequence[Group], arms: Sequence[Arm], axis: Axis) -> None:
     parts.title(
         curve.capitalize(),
         f"against {axis.title}, {safe_text.inline(who)}",
-        "Every point is a run's own. In seed sets lined up by step, the thick line is the mean over seeds where all "
-        "have a point, with its 95 % t interval for three or more; by tokens or hours they share no point, so none.",
+        "Every point is a run's own, with its 95 % interval over problems or rollouts where it is an arm by itself. In "
+        "seed sets lined up by step, the thick line is the mean over seeds where all have a point, with its 95 % t "
+        "interval for three or more; by tokens or hours they share no point, so none.",
     )
     if curve == HELD_OUT:
-        lines = [_score_line(arm.name, one, arm, chosen, benchmarks, axis) for arm, one in _runs(groups, arms)]
+        lines = [_score_line(arm, one, chosen, benchmarks, axis) for arm, one in _runs(groups, arms)]
     else:
         edges = _shared_edges([one for _, one in _runs(groups, arms)])
-        lines = [_training_line(arm.name, one, chosen, curve, edges, axis) for arm, one in _runs(groups, arms)]
+        lines = [_training_line(arm, one, chosen, curve, edges, axis) for arm, one in _runs(groups, arms)]
     missing = [line.run for line in lines if not line.x]
     names = [arm.name for arm in arms]
     parts.chart(
@@ -182,7 +180,7 @@ def _runs(groups: Sequence[Group], arms: Sequence[Arm]) -> list[tuple[Arm, Known
     return [(arm, one) for group, arm in zip(groups, arms, strict=True) for one in group.runs]
 
 
-def _score_line(name: str, one: Known, arm: Arm, members: Sequence[str], benchmarks: Sequence[str], axis: Axis) -> Line:
+def _score_line(arm: Arm, one: Known, members: Sequence[str], benchmarks: Sequence[str], axis: Axis) -> Line:
     """Held-out scores at the run's own evaluated steps."""
     run = arm.runs[one.info.seed]
     scores = frames_compare.scores_by_step(run, members, benchmarks)
@@ -192,9 +190,21 @@ def _score_line(name: str, one: Known, arm: Arm, members: Sequence[str], benchma
         spent = {step: run.spent(axis.cost, step, members) for step in scores}
         places = {step: cost / axis.per_unit for step, cost in spent.items() if cost is not None}
     kept = sorted(places)
-    return Line(
-        name, one.token, one.info.seed, tuple(places[step] for step in kept), tuple(scores[step] for step in kept)
-    )
+    # In a set the interval is that over its seeds.
+    joint = {} if len(arm.runs) > 1 else _joint_scores(one, members, benchmarks, kept)
+    bounds = tuple((joint[step].low, joint[step].high) for step in kept) if joint else ()
+    x, value = (tuple(part[step] for step in kept) for part in (places, scores))
+    return Line(arm.name, one.token, one.info.seed, x, value, bounds)
+
+
+def _joint_scores(
+    one: Known, members: Sequence[str], benchmarks: Sequence[str], steps: Sequence[int]
+) -> dict[int, MeanInterval]:
+    """{step: score of the members with its interval over problems}."""
+    if not steps:
+        return {}
+    found: dict[int, MeanInterval] = one.source().ask("joint_scores", tuple(members), tuple(benchmarks), tuple(steps))
+    return found
 
 
 def _shared_edges(runs: Sequence[Known]) -> tuple[int, ...]:
@@ -205,12 +215,12 @@ def _shared_edges(runs: Sequence[Known]) -> tuple[int, ...]:
 
 
 def _training_line(
-    name: str, one: Known, members: Sequence[str], curve: str, edges: tuple[int, ...], axis: Axis
+    arm: Arm, one: Known, members: Sequence[str], curve: str, edges: tuple[int, ...], axis: Axis
 ) -> Line:
     """A metric of training, pooled within each bucket and over members; a bucket that the run did not fill has none."""
     ends = [edge for edge in edges if edge <= (one.info.last_step or 0)]
     own = tuple(dict.fromkeys([*ends, *([one.info.last_step] if one.info.last_step else [])]))
-    empty = Line(name, one.token, one.info.seed, (), ())
+    empty = Line(arm.name, one.token, one.info.seed, (), ())
     if len(own) < 2:
         return empty
     source, what = one.source(), CURVES[curve]
@@ -228,7 +238,9 @@ def _training_line(
     x = _spent(source, one, members, slots, own, axis)
     if x is None:
         return empty
-    return Line(name, one.token, one.info.seed, tuple(x.tolist()), tuple(value.tolist()))
+    shares = CURVES[curve][2] and len(arm.runs) == 1
+    bounds = tuple(zip(*(part.tolist() for part in frames.wilson(top, bottom)[1:]), strict=True)) if shares else ()
+    return Line(arm.name, one.token, one.info.seed, tuple(x.tolist()), tuple(value.tolist()), bounds)
 
 
 def _spent(
@@ -288,14 +300,9 @@ def _differences(arms: Sequence[Arm], axis: Axis) -> None:
 def _settings(groups: Sequence[Group]) -> None:
     """The keys of the configuration that differ, and nothing else."""
     parts.title("Settings that differ", "keys of the configuration, secrets masked")
-    settings = {
-        group.name: {"method": group.runs[0].info.method}
-        | {key: value for key, value in flat(group.runs[0].info.config) if key.split(".")[0] not in _PLACES}
-        for group in groups
-    }
-    table = frames_compare.differing_settings(settings)
+    table = frames_compare.differing_settings({group.name: settings_of(group.runs[0].info) for group in groups})
     if table.empty:
-        parts.nothing("None, apart from the seed and the places on disk.")
+        parts.nothing("None, apart from the seed, the places on disk, checkpoints and deadlines.")
         return
     st.dataframe(table, hide_index=True, height="content" if len(table) <= 15 else 560, key="compare_settings")
     seeds = "; ".join(f"{group.name}: {', '.join(str(one.info.seed) for one in group.runs)}" for group in groups)

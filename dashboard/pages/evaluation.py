@@ -9,10 +9,10 @@ import streamlit as st
 
 from dashboard import charts, charts_compare, formats, frames_evaluation, paper, parts, safe_text
 from dashboard.controls import Choice, pick
-from dashboard.frames_evaluation import MEAN, Figure, Scored
+from dashboard.frames_evaluation import MEAN, OTHERS, Scored
 from dashboard.several import Known, known_runs
 from dashboard.source import Source
-from server.store.reader import EvaluationSummary
+from server.store.reader import EvaluationSummary, MeanInterval, RunResult
 
 NO_BASELINE = "none"
 # Other runs whose best checkpoints are drawn beside this one's.
@@ -36,7 +36,9 @@ def draw(source: Source, choice: Choice) -> None:
     with parts.guarded():
         members = _members(source, slots, evaluations, base)
         with parts.card(stretch=False):
-            _table(members, evaluations, benchmarks, base)
+            _table(source, members, evaluations, benchmarks, base)
+        with parts.card(stretch=False):
+            _several(members, benchmarks)
         beside = parts.side_by_side()
         with beside, parts.card():
             _curves(source, slots, evaluations, benchmarks)
@@ -86,7 +88,9 @@ def _members(
     return found
 
 
-def _changes(source: Source, evaluations: Sequence[EvaluationSummary], base: Known, member: str) -> dict[str, Figure]:
+def _changes(
+    source: Source, evaluations: Sequence[EvaluationSummary], base: Known, member: str
+) -> dict[str, MeanInterval]:
     """{benchmark: last evaluation less the baseline's last one}, over the problems that both have."""
     other = base.source()
     if member not in [one.name for one in base.info.members]:
@@ -105,6 +109,7 @@ def _changes(source: Source, evaluations: Sequence[EvaluationSummary], base: Kno
 
 
 def _table(
+    source: Source,
     members: Sequence[Scored],
     evaluations: Sequence[EvaluationSummary],
     benchmarks: Sequence[str],
@@ -116,13 +121,14 @@ def _table(
         "Mean over problems of the share of right responses, with a 95 % interval over problems (Wilson at their "
         "effective number, since responses to one problem are alike).",
     )
-    rows = frames_evaluation.table(members, evaluations, benchmarks, base is not None)
+    selection = source.ask("result").selection
+    selecting = () if selection.rule == "last" else selection.benchmarks
+    rows = frames_evaluation.table(members, evaluations, benchmarks, selecting, base is not None)
     column = st.column_config
     notes = {
-        "For": "Selection: the benchmark chooses checkpoints. Report: it is a test set.",
+        "For": "Selection: its scores chose the best checkpoints, so that theirs on it are high by luck too. Report: "
+        "it is a test set.",
         "Best": "The checkpoint that the run's own rule chose, and its step.",
-        "pass@k": "Chance that one of k responses of the best checkpoint is right, unbiased.",
-        "maj@k": "Chance that the majority of k responses is right; only where answers were told apart.",
         "Repeated": "The best checkpoint measured again: mean ± standard deviation over n passes, in percent.",
         "From": "Problems × responses to each.",
         "Less baseline": "Last evaluation less the baseline's last one, in points, paired by problem, with a 95 % "
@@ -136,6 +142,23 @@ def _table(
         column_config={name: column.TextColumn(name, help=text) for name, text in notes.items() if name in rows},
     )
     st.caption(safe_text.inline(" · ".join(_notes(members, evaluations, base))) + ".")
+
+
+def _several(members: Sequence[Scored], benchmarks: Sequence[str]) -> None:
+    """pass@k and maj@k of the best checkpoints."""
+    parts.title(
+        "Several responses",
+        "pass@k and maj@k of the best checkpoint, in the course of training",
+        "pass@k: the chance that one of k responses is right; maj@k: that their majority is, only where answers were "
+        "told apart. Both unbiased over all sets of k responses. Intervals, 95 %: over problems, Wilson at their "
+        "effective number. n: problems × responses to each.",
+    )
+    rows = frames_evaluation.table_of_k(members, benchmarks)
+    if rows.empty:
+        parts.nothing("No trained checkpoint was evaluated yet.")
+        return
+    height = "content" if len(rows) <= 20 else 700
+    st.dataframe(rows, hide_index=True, height=height, key="evaluation_several")
 
 
 def _notes(members: Sequence[Scored], evaluations: Sequence[EvaluationSummary], base: Known | None) -> list[str]:
@@ -181,34 +204,48 @@ def _tests(evaluations: Sequence[EvaluationSummary]) -> list[str]:
 
 def _frontier(source: Source, known: Sequence[Known], base: Known | None) -> None:
     """Score against what it cost, as in the paper's figure 3a."""
-    own = source.ask("result")
+    own: RunResult = source.ask("result")
     tests, cost = _tests(source.ask("evaluations")), frames_evaluation.cost_kind(own)
     parts.title(
         "Score against cost",
         "mean over members and test sets",
         "As the paper's figure 3a: hours of all members together up to each evaluation, without evaluation and "
-        "checkpoints. Large: the best evaluation of a run. Steps: the highest score that a cost bought in any of them.",
+        "checkpoints, with 95 % intervals over problems. Large: the best evaluation of a run, and all of other runs. "
+        "Grey steps: the highest score that a cost bought in any of them.",
     )
     if cost is None:
         parts.nothing("This run recorded its time in only a part of its steps.")
         return
     kind, unit = cost
     here = next((one for one in known if (one.info.uid, one.url) == (source.info.uid, source.url)), None)
-    drawn = [("this run", here.token if here else own.uid, own)]
-    drawn += [] if base is None else [("baseline", base.token, base.result())]
+    drawn = [("this run", here.token if here else own.uid, _points(source, own, kind, tests))]
+    if base is not None:
+        drawn.append(("baseline", base.token, _points(base.source(), base.result(), kind, tests)))
     others = [one for one in known if one is not here and one is not base and _alike(one, source)][:MOST_RUNS]
-    drawn += [("other runs", one.token, one.result()) for one in others]
-    points = [(role, name, frames_evaluation.cost_points(run, kind, run.members, tests)) for role, name, run in drawn]
-    shown = frames_evaluation.frontier(points, unit)
-    if shown["runs"].empty:
+    drawn += [(OTHERS, one.token, _points(one.source(), one.result(), kind, tests, best=True)) for one in others]
+    with_points = [one for one in drawn if one[2]]
+    if not with_points:
         parts.nothing("No step has all test sets of all members.")
         return
-    parts.chart(charts_compare.frontier(parts.colours(), x_title=unit), key="evaluation_frontier", **shown)
-    absent = [name for _, name, run in points if not run]
-    text = f"{formats.count(len(points) - len(absent))} runs with these members and test sets"
-    if base is not None and base.token in absent:
+    kinds = list(dict.fromkeys(role for role, _, _ in with_points))
+    spec = charts_compare.frontier(parts.colours(), kinds, x_title=unit)
+    parts.chart(spec, key="evaluation_frontier", **frames_evaluation.frontier(with_points, unit))
+    text = f"{formats.counted(len(with_points), 'run')} with these members and test sets"
+    if base is not None and "baseline" not in kinds:
         text += f" · the baseline {base.token} has no such evaluations or no {unit}"
     st.caption(safe_text.inline(text + "."))
+
+
+def _points(
+    source: Source, run: RunResult, kind: str, tests: Sequence[str], best: bool = False
+) -> dict[int, tuple[float, MeanInterval]]:
+    """{step: (hours, score)} of a run's evaluations, or of its best one alone; a run without some of it has none."""
+    hours = frames_evaluation.cost_steps(run, kind, tests)
+    steps = tuple(sorted(hours))
+    if best and steps:
+        steps = (frames_evaluation.best_step(run, steps, tests),)
+    scores = source.ask("joint_scores", run.members, tuple(tests), steps) if steps else {}
+    return {step: (hours[step], score) for step, score in scores.items()}
 
 
 def _alike(one: Known, source: Source) -> bool:

@@ -28,7 +28,7 @@ from server.store import (
     replays,
     results,
 )
-from server.store.arms import arm_names
+from server.store.arms import PLACES, arm_names
 from server.store.comparison import EQUAL_COST, EQUAL_STEPS, Arm, Comparison, Paired, Spread
 from server.store.connections import Location, check_version, locate, readable_errors, schema_version
 from server.store.counts import Floats, Ints
@@ -73,12 +73,13 @@ from server.store.views import (
 )
 
 __all__ = [
-    "CHECKPOINTS", "COSTS", "EQUAL_COST", "EQUAL_STEPS", "Arm", "BestCheckpoint", "Comparison", "EvaluationRecord",
-    "EvaluationSummary", "EventInfo", "EventRecord", "Found", "GraftedRecord", "GroupCounts", "GroupOutcome",
-    "GroupRecord", "MeanInterval", "MemberRecord", "NewestPlaces", "NewestTransfers", "Paired", "PeerGroup", "Place",
-    "PlaceFilter", "PromptRecord", "PromptRow", "PromptVisits", "Reader", "ReplayInfo", "ReplayRecord",
-    "ResponseRecord", "RunInfo", "RunResult", "SchemaError", "Score", "Spread", "StepMark", "StoreError", "Trajectory",
-    "TransferRecord", "TransferRow", "TransferVerdict", "arm_names", "combined", "open_reader",
+    "CHECKPOINTS", "COSTS", "EQUAL_COST", "EQUAL_STEPS", "PLACES", "Arm", "BestCheckpoint", "Comparison",
+    "EvaluationRecord", "EvaluationSummary", "EventInfo", "EventRecord", "Found", "GraftedRecord", "GroupCounts",
+    "GroupOutcome", "GroupRecord", "MeanInterval", "MemberRecord", "NewestPlaces", "NewestTransfers", "Paired",
+    "PeerGroup", "Place", "PlaceFilter", "PromptRecord", "PromptRow", "PromptVisits", "Reader", "ReplayInfo",
+    "ReplayRecord", "ResponseRecord", "RunInfo", "RunResult", "SchemaError", "Score", "Spread", "StepMark",
+    "StoreError", "Trajectory", "TransferRecord", "TransferRow", "TransferVerdict", "arm_names", "combined",
+    "open_reader",
 ]  # fmt: skip
 
 

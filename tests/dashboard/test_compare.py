@@ -169,4 +169,8 @@ def test_means_over_seeds_exist_only_where_every_run_has_a_point() -> None:
     assert math.isnan(means["low"][1])
     points = frames_compare.points(lines, True, "steps")
     assert len(points) == 15
+    assert points["low"].isna().all()
+    bounded = frames_compare.points([Line("one", "r", 0, (1.0,), (0.1,), ((0.05, 0.25),))], True, "steps")
+    assert bounded[["low", "high"]].values.tolist() == [[0.05, 0.25]]
+    assert bounded["detail"][0] == "10.0\u00a0% (5.0\u00a0% to 25.0\u00a0%) at 1 step"
     assert all(a <= b for a, b in pairwise(points[points["run"] == "r0"]["x"]))

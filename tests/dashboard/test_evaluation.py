@@ -13,9 +13,11 @@ import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
 
-from dashboard import frames_evaluation, paper
+from dashboard import charts_compare, frames_evaluation, paper
+from dashboard.palette import LIGHT
 from server.store.reader import open_reader
 from server.store.records import EvaluationRecord, MetricRecord, RunRecord, StepRecord
+from server.store.scores import MeanInterval, share_interval
 from server.store.writer import open_writer
 from tests.dashboard.showcase import MODELS, Showcase, write
 from tests.dashboard.test_pages import HOSTILE, HOSTILE_NAMES, end, opened, texts
@@ -92,35 +94,85 @@ def test_scores_and_differences_are_those_of_the_raw_rows(opened, store: str) ->
         assert row["Less baseline"].startswith(f"{100 * change.mean():+.1f} (".replace("-", "−"))
         assert row["For"] == "report"
         assert row["From"] == "300 × 4"
-        assert "pass@4" in row["pass@k"]
-        assert "maj@4" in row["maj@k"]
-        any_right = np.mean([share > 0 for share in own.values()])
-        assert row["pass@k"].startswith(f"{100 * any_right:.1f}\u00a0%")
         assert row["Repeated"].endswith("(n 2)")
     assert set(table[table["Benchmark"] == "choose"]["For"]) == {"selection"}
     assert "rule mean on validation sets" in texts(page)
+
+
+def test_every_k_that_was_recorded_is_shown_with_its_interval_over_problems(opened, store: str) -> None:
+    page: AppTest = opened(store, "evaluation", run="graft-a")
+    table = page.dataframe[1].value
+    assert list(table.columns) == ["Member", "Benchmark", "Estimate", "k = 1", "k = 2", "k = 4", "n"]
+    # The validation set's answers were not told apart, so it has no majority.
+    assert set(table[table["Benchmark"] == "choose"]["Estimate"]) == {"pass@k"}
+    own = table[(table["Member"] == MODELS[0]) & (table["Benchmark"] == "held-out")].set_index("Estimate")
+    right = np.array(list(problems(store, "graft-a", 2, 0).values())) * 4
+    missed = np.array([math.comb(4 - int(k), 2) / math.comb(4, 2) for k in right])
+    for column, shares in (("k = 1", right / 4), ("k = 2", 1 - missed), ("k = 4", right > 0)):
+        figure = share_interval(np.asarray(shares, float), 300 * 4 / int(column[4:]))
+        assert own.loc["pass@k", column] == frames_evaluation.text(figure)
+        assert "–" in own.loc["maj@k", column]
+    assert own.loc["maj@k", "k = 1"] == own.loc["pass@k", "k = 1"]
+    assert set(own["n"]) == {"300 × 4"}
+
+
+@pytest.mark.parametrize(
+    ("role", "selects", "said"),
+    [
+        ("test", True, "selection + report"),
+        ("test", False, "report"),
+        ("validation", True, "selection"),
+        ("validation", False, "validation"),
+    ],
+)
+def test_a_test_set_that_chose_the_checkpoint_says_so(role: str, selects: bool, said: str) -> None:
+    assert frames_evaluation.purpose(role, selects) == said
+
+
+@pytest.mark.parametrize(("rule", "said"), [("mean", "selection + report"), ("last", "report")])
+def test_the_purpose_of_a_test_set_is_that_of_the_runs_own_rule(opened, tmp_path: Path, rule: str, said: str) -> None:
+    @dataclass(frozen=True)
+    class Ruled(Showcase):
+        def run(self) -> RunRecord:
+            benchmarks = [{"name": "held-out", "role": "test"}]
+            return replace(super().run(), config={"evaluation": {"benchmarks": benchmarks, "best": {"rule": rule}}})
+
+    page = opened(fill(tmp_path, (Ruled(steps=2, prompts=2, tokens=5), 2, "finished", 1)), "evaluation")
+    assert set(page.dataframe[0].value["For"]) == {said}
 
 
 def test_the_frontier_is_in_gpu_hours_of_all_members_together(store: str) -> None:
     with open_reader(store) as reader:
         run = reader.result("graft-a")
     assert frames_evaluation.cost_kind(run) == ("gpu_seconds", "GPU hours")
-    points = frames_evaluation.cost_points(run, "gpu_seconds", run.members, ["held-out"])
-    assert {step: hours for step, (hours, _) in points.items()} == {0: 0.0, 2: pytest.approx(2 * 72 / 3600)}
-    expected = np.mean([np.mean(list(problems(store, "graft-a", 2, slot).values())) for slot in range(3)])
-    assert points[2][1] == pytest.approx(expected)
+    hours = frames_evaluation.cost_steps(run, "gpu_seconds", ["held-out"])
+    assert hours == {0: 0.0, 2: pytest.approx(2 * 72 / 3600)}
+    expected = [np.mean(list(problems(store, "graft-a", 2, slot).values())) for slot in range(3)]
+    assert frames_evaluation.best_step(run, hours, ["held-out"]) == 2
+    assert run.members == MODELS[:3]
+    with open_reader(store) as reader:
+        score = reader.joint_scores("graft-a", run.members, ["held-out"], [2])[2]
+    assert score.mean == pytest.approx(np.mean(expected))
 
 
-def test_the_frontier_rises_and_others_show_their_best_alone() -> None:
+def test_the_frontier_rises_and_every_point_has_its_interval() -> None:
+    low, high, other = (MeanInterval(mean, mean - 0.1, mean + 0.2) for mean in (0.2, 0.5, 0.3))
     shown = frames_evaluation.frontier(
-        [("this run", "a", {0: (0.0, 0.2), 5: (1.0, 0.5)}), ("other runs", "b", {0: (0.0, 0.3), 5: (0.5, 0.2)})], "h"
+        [("this run", "a", {0: (0.0, low), 5: (1.0, high)}), ("other runs", "b", {0: (0.0, other)})], "h"
     )
     assert shown["frontier"].values.tolist() == [[0.0, 0.2], [0.0, 0.3], [1.0, 0.5], [1.0, 0.5]]
-    assert shown["runs"][["run", "value", "best"]].values.tolist() == [
-        ["a", 0.2, False],
-        ["a", 0.5, True],
-        ["b", 0.3, True],
-    ]
+    runs = shown["runs"]
+    assert runs[["run", "value", "best"]].values.tolist() == [["a", 0.2, False], ["a", 0.5, True], ["b", 0.3, True]]
+    assert runs[["low", "high"]].values.tolist() == [[one.low, one.high] for one in (low, high, other)]
+    assert runs["detail"][1] == "50.0\u00a0% (40.0–70.0\u00a0%) at 1 h, step 5"
+
+
+def test_the_legend_of_the_frontier_names_the_kinds_that_are_there(opened, store: str) -> None:
+    layers = charts_compare.frontier(LIGHT, ["this run"], x_title="h")["layer"]
+    scales = [layer["encoding"]["color"]["scale"]["domain"] for layer in layers if "color" in layer["encoding"]]
+    assert scales
+    assert all(domain == ["this run"] for domain in scales)
+    assert "2 runs with these members" in texts(opened(store, "evaluation", run="graft-a"))
 
 
 def test_differences_are_paired_over_the_problems_both_have() -> None:
