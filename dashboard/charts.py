@@ -18,6 +18,17 @@ Spec = dict[str, Any]
 FONT = '"Source Sans", "Source Sans Pro", sans-serif'
 
 
+# Formats of values on an axis: shares, and numbers of any size.
+PERCENT, PLAIN = ".0%", ""
+
+
+def ticks(number: str) -> Spec:
+    """How an axis writes its values: in a format, or for PLAIN with as many digits as they need, thousands as 2.6k."""
+    if number != PLAIN:
+        return {"format": number}
+    return {"labelExpr": "abs(datum.value) >= 1000 ? format(datum.value, '~s') : format(datum.value, '~g')"}
+
+
 def with_data(spec: Spec, **frames: pd.DataFrame) -> Spec:
     """The specification with its named frames, ready for `st.vega_lite_chart`."""
     return {**spec, "datasets": frames}
@@ -104,9 +115,9 @@ def curves(
     height: int = 250,
     slots: Sequence[int] | None = None,
     means: bool = False,
-    percent: bool = True,
+    number: str = PERCENT,
 ) -> Spec:
-    """Lines over training steps with 95 % bands, one line a member.
+    """Lines over training steps with 95 % bands, one line a member; `number` is the format of the values.
 
     Frame "curves": member (label), step (x position), value, low, high, lone (a point that no line would show).
     Frame "hover": step, steps (text), m0 .. mK (text per member, in the order of `labels`).
@@ -114,7 +125,7 @@ def curves(
     Missing values are gaps: nothing is interpolated.
     """
     colour = member_scale(labels, colours, slots)
-    axis = {"title": None, "tickCount": 5, "format": ".0%" if percent else "~g"}
+    axis = {"title": None, "tickCount": 5, **ticks(number)}
     x = {
         "field": "step",
         "type": "quantitative",

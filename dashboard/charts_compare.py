@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dashboard.charts import Spec, base
+from dashboard.charts import PERCENT, PLAIN, Spec, base, ticks
 from dashboard.palette import DASHES, Inks, member_colour
 
 # One more than DASHES has, so that six arms differ without their colours.
@@ -55,7 +55,7 @@ def overlay(
         "scale": {"nice": False, "zero": False, "padding": 6},
         "axis": {"grid": False, "tickCount": 6, "format": x_format},
     }
-    y_axis = {"title": None, "tickCount": 5, "format": ".0%" if percent else "~g"}
+    y_axis = {"title": None, "tickCount": 5, **ticks(PERCENT if percent else PLAIN)}
     y = {"field": "value", "type": "quantitative", "scale": {"zero": False, "nice": True}, "axis": y_axis}
     tooltip = [
         {"field": "arm", "title": "arm"},

@@ -71,28 +71,41 @@ def wilson(k: Array, n: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]
     return share, np.maximum(0.0, centre - half), np.minimum(1.0, centre + half)
 
 
-def rate_curves(labels: Sequence[str], edges: Sequence[int], k: Array, n: Array) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Frames "curves" and "hover" of `charts.curves` for the shares k / n, [B, K] each, K being the labels' length."""
-    share, low, high = wilson(k, n)
-    buckets, members = share.shape
-    at = np.asarray(edges[1:], dtype=np.int64)
-    curves = pd.DataFrame(
+def curve_frame(labels: Sequence[str], edges: Sequence[int], value: Array, low: Array, high: Array) -> pd.DataFrame:
+    """Frame "curves" of `charts.curves` for values and their bounds, [B, K] each, K being the labels' length; NaN is a
+    gap."""
+    values = np.asarray(value, np.float64)
+    return pd.DataFrame(
         {
-            "member": np.tile(np.asarray(labels, dtype=object), buckets),
-            "step": np.repeat(at, members),
-            "value": share.ravel(),
+            "member": np.tile(np.asarray(labels, dtype=object), len(values)),
+            "step": np.repeat(np.asarray(edges[1:], dtype=np.int64), len(labels)),
+            "value": values.ravel(),
             "low": low.ravel(),
             "high": high.ravel(),
-            "lone": _lone(share).ravel(),
+            "lone": _lone(values).ravel(),
         }
     )
-    hover = pd.DataFrame({"step": at, "steps": [bucket_text(edges, bucket) for bucket in range(buckets)]})
-    for slot in range(members):
-        hover[f"m{slot}"] = [
+
+
+def hover_frame(edges: Sequence[int], texts: Sequence[Sequence[str]]) -> pd.DataFrame:
+    """Frame "hover" of `charts.curves`: `texts` holds those of every line, a text a bucket."""
+    steps = [bucket_text(edges, bucket) for bucket in range(len(edges) - 1)]
+    hover = pd.DataFrame({"step": np.asarray(edges[1:], dtype=np.int64), "steps": steps})
+    for line, text in enumerate(texts):
+        hover[f"m{line}"] = text
+    return hover
+
+
+def rate_curves(labels: Sequence[str], edges: Sequence[int], k: Array, n: Array) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Frames "curves" and "hover" of `charts.curves` for the shares k / n, [B, K] each, K being the labels' length."""
+    texts = [
+        [
             f"{formats.rate(hits, total)} ({formats.count(hits)}/{formats.count(total)})" if total else formats.MISSING
             for hits, total in zip(k[:, slot].tolist(), n[:, slot].tolist(), strict=True)
         ]
-    return curves, hover
+        for slot in range(len(labels))
+    ]
+    return curve_frame(labels, edges, *wilson(k, n)), hover_frame(edges, texts)
 
 
 def value_curves(
@@ -100,25 +113,14 @@ def value_curves(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Frames "curves" and "hover" of `charts.curves` for values with intervals value - half .. value + half, [B, K]
     each; NaN is a gap."""
-    buckets, lines = value.shape
-    at = np.asarray(edges[1:], dtype=np.int64)
-    curves = pd.DataFrame(
-        {
-            "member": np.tile(np.asarray(labels, dtype=object), buckets),
-            "step": np.repeat(at, lines),
-            "value": value.ravel(),
-            "low": (value - half).ravel(),
-            "high": (value + half).ravel(),
-            "lone": _lone(np.asarray(value, np.float64)).ravel(),
-        }
-    )
-    hover = pd.DataFrame({"step": at, "steps": [bucket_text(edges, bucket) for bucket in range(buckets)]})
-    for line in range(lines):
-        hover[f"m{line}"] = [
+    texts = [
+        [
             f"{formats.signed(middle)} ± {formats.number(width, 2)}" if math.isfinite(middle) else formats.MISSING
             for middle, width in zip(value[:, line].tolist(), half[:, line].tolist(), strict=True)
         ]
-    return curves, hover
+        for line in range(len(labels))
+    ]
+    return curve_frame(labels, edges, value, value - half, value + half), hover_frame(edges, texts)
 
 
 def uptake_points(counts: Mapping[str, int]) -> tuple[float, float, float]:
@@ -163,12 +165,12 @@ def uptake_rows(
     return pd.DataFrame(rows), max(0, len(pairs) - most)
 
 
-def mean_lines(labels: Sequence[str], k: Array, n: Array) -> pd.DataFrame:
-    """Frame "means" of `charts.curves`: the pooled share of every label that has one."""
+def mean_lines(labels: Sequence[str], values: Array) -> pd.DataFrame:
+    """Frame "means" of `charts.curves`: the value of every label that has one."""
     rows = [
-        {"member": label, "value": hits / total}
-        for label, hits, total in zip(labels, np.ravel(k).tolist(), np.ravel(n).tolist(), strict=True)
-        if total
+        {"member": label, "value": value}
+        for label, value in zip(labels, np.ravel(values).tolist(), strict=True)
+        if math.isfinite(value)
     ]
     return pd.DataFrame(rows, columns=["member", "value"])
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dashboard import formats
 from dashboard.charts_population import tile_columns, tile_units
-from dashboard.frames import bucket_text
+from dashboard.frames import bucket_text, curve_frame, hover_frame
 from dashboard.measures import Measure, Values
 
 
@@ -45,7 +45,24 @@ def matrix_cells(
 def counted(measure: Measure, value: float, n: int) -> str:
     """A value with what it is counted over: "37.2 % of 207 all-fail groups"."""
     text = measure.text(value) if math.isfinite(value) else formats.MISSING
-    return f"{text} (n = {formats.count(n)} {measure.counted})"
+    return f"{text} ({measure.n_text(n)})"
+
+
+def row_curves(
+    labels: Sequence[str], edges: Sequence[int], measure: Measure, values: Values, row: int, columns: Sequence[int]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Frames "curves" and "hover" of `charts.curves`: the row of values [B, N, N] against these columns, called
+    `labels`."""
+    drawn = measure.course(values)
+    curves = curve_frame(labels, edges, *(part[:, row, columns] for part in (drawn, values.low, values.high)))
+    texts = [
+        [
+            counted(measure, value, int(n)) if math.isfinite(value) else formats.MISSING
+            for value, n in zip(values.value[:, row, slot].tolist(), values.n[:, row, slot].tolist(), strict=True)
+        ]
+        for slot in columns
+    ]
+    return curves, hover_frame(edges, texts)
 
 
 def interval(measure: Measure, low: float, high: float) -> str:

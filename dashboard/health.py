@@ -119,7 +119,7 @@ def correlation(source: Source, window: Window) -> None:
         return
     curves, hover = frames.value_curves(labels, edges, value, 1.96 * half)
     slots = _unlike_members(source, len(labels))
-    spec = charts.curves(labels, parts.colours(), quantity="failure correlation", slots=slots, percent=False)
+    spec = charts.curves(labels, parts.colours(), quantity="failure correlation", slots=slots, number=charts.PLAIN)
     parts.chart(spec, key="health_correlation", curves=curves, hover=hover)
 
 

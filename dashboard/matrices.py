@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import streamlit as st
 
 from dashboard import charts_population, formats, frames, frames_population, health, parts
 from dashboard.controls import Window, pick, switch
-from dashboard.measures import MEASURES, WITHOUT_EXCHANGE, Measure, Values, clustered
+from dashboard.measures import MEASURES, WITHOUT_EXCHANGE, Measure, Values, with_group_bounds, within
 from dashboard.source import Source
 
 KEY = "complementarity_heatmap"
@@ -39,9 +39,16 @@ def take_click(members: int) -> tuple[int, int] | None:
     return None
 
 
-def draw(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int]) -> Measure | None:
-    """The chosen measure, returned where it is wanted over time too; a click on a cell chooses the pair that the rest
-    of the page is about."""
+class Shown(NamedTuple):
+    """The measure that was chosen, its values over the window, and whether it is wanted over time too."""
+
+    measure: Measure
+    values: Values
+    over_time: bool
+
+
+def draw(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int]) -> Shown:
+    """The chosen measure; a click on a cell chooses the pair that the rest of the page is about."""
     labels = parts.labels(source.info)
     offered = [one for one in MEASURES if parts.exchanges(source.info) or one.key in WITHOUT_EXCHANGE]
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -52,13 +59,13 @@ def draw(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tup
     values, note = window_values(source, window, pairs, measure)
     if not np.isfinite(values.value).any():
         parts.nothing(_why_nothing(source, window, measure))
-        return None
+        return Shown(measure, values, False)
     spec = charts_population.matrix(labels, parts.colours(), measure, height=_height(len(labels)))
     cells = frames_population.matrix_cells(labels, measure, values, cell)
     parts.chart(spec, key=f"{KEY}_{measure.key}", on_select="rerun", cells=cells)
     if note:
         st.caption(note)
-    return measure if wanted else None
+    return Shown(measure, values, wanted)
 
 
 def _height(members: int) -> int:
@@ -75,7 +82,7 @@ def _why_nothing(source: Source, window: Window, measure: Measure) -> str:
         return missing or "No pair has met both kinds of prompt again."
     if measure.key == "failing":
         return "No two members both failed some prompts and solved others in these steps."
-    return f"No pair has any {measure.counted} in these steps."
+    return f"No pair has any {measure.several or measure.counted + 's'} in these steps."
 
 
 def window_values(source: Source, window: Window, pairs: dict[str, np.ndarray], measure: Measure) -> tuple[Values, str]:
@@ -87,14 +94,29 @@ def window_values(source: Source, window: Window, pairs: dict[str, np.ndarray], 
     values = measure.read(pairs)
     if measure.key != "compatibility":
         return values, ""
-    # Responses of one group share a prompt and an author: the group is what was drawn.
     newest = source.ask("newest_transfers", window.first, window.last)
-    half = clustered(newest, newest.sum_s, newest.n_s, values.n, len(source.info.members))
-    with_bounds = replace(values, low=np.maximum(0.0, values.value - half), high=values.value + half)
     since = (
         "" if newest.first_step <= window.first else f"; their spread from step {formats.count(newest.first_step)} on"
     )
-    return with_bounds, f"Intervals take the responses of one group together{since}."
+    bounded = with_group_bounds(values, newest, len(source.info.members))
+    return bounded, f"Intervals take the responses of one group together{since}."
+
+
+def course(source: Source, window: Window, measure: Measure, edges: list[int]) -> Values:
+    """The measure of every pair in each of these buckets, [B, N, N]."""
+    if measure.key == "uptake":
+        every = health.uptake_every(source, window)
+        asked = [source.ask("uptake", low + 1, high, every=every)[0] for low, high in pairwise(edges)]
+        return measure.read({name: np.stack([one[name] for one in asked]) for name in asked[0]})
+    values = measure.read(source.ask("pair_history", tuple(edges)))
+    if measure.key != "compatibility":
+        return values
+    newest, members = source.ask("newest_transfers", window.first, window.last), len(source.info.members)
+    single = [
+        with_group_bounds(values.at(bucket), within(newest, low + 1, high), members)
+        for bucket, (low, high) in enumerate(pairwise(edges))
+    ]
+    return replace(values, low=np.stack([one.low for one in single]), high=np.stack([one.high for one in single]))
 
 
 def over_time(source: Source, window: Window, measure: Measure) -> None:
@@ -110,12 +132,6 @@ def over_time(source: Source, window: Window, measure: Measure) -> None:
     if len(edges) < 3:
         parts.nothing("One step has no course over time yet.")
         return
-    if measure.key == "uptake":
-        every = health.uptake_every(source, window)
-        asked = [source.ask("uptake", low + 1, high, every=every)[0] for low, high in pairwise(edges)]
-        counts = {name: np.stack([one[name] for one in asked]) for name in asked[0]}
-    else:
-        counts = source.ask("pair_history", tuple(edges))
     spec = charts_population.multiples(len(labels), len(edges) - 1, parts.colours(), measure)
-    tiles = frames_population.tile_frames(labels, measure, measure.read(counts), edges)
+    tiles = frames_population.tile_frames(labels, measure, course(source, window, measure, edges), edges)
     parts.chart(spec, key=f"{KEY}_tiles_{measure.key}", **tiles)

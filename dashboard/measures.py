@@ -7,12 +7,14 @@ gives (or solves). Whatever has no data is NaN, the diagonal included.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dashboard import formats
+from dashboard.charts import PERCENT
 from dashboard.frames import Z, wilson
 from graft.complementarity import phi_coefficient, phi_standard_error
 from server.store.reader import NewestTransfers
@@ -32,13 +34,19 @@ class Values:
     n: Array
     tone: Array
 
+    def at(self, place: int) -> Values:
+        """One matrix of a stack."""
+        return Values(*(getattr(self, one.name)[place] for one in fields(self)))
+
 
 @dataclass(frozen=True)
 class Measure:
     """One matrix: how it is called in the address, what it says, and how it is computed, written and coloured.
 
     `domain` is that of `tone`; one that goes below 0 takes the two-sided ramp. `row` and `column` title the axes.
-    `text` writes a value, `short` the same in a cell.
+    `pair` says in words what a cell is about, `asks` what the history of a row answers, both with {row} and {column}.
+    `counted` is one of n, `several` its plural where that is another word; `text` writes a value, `short` the same in
+    a cell. `course` is what a chart over steps draws, with the interval of the values, `axis` its number format.
     """
 
     key: str
@@ -47,12 +55,21 @@ class Measure:
     help: str
     row: str
     column: str
+    pair: str
+    asks: str
     counted: str
     domain: tuple[float, float]
     legend: str
+    axis: str
     read: Callable[[Counts], Values]
     text: Callable[[float], str]
     short: Callable[[float], str]
+    several: str = ""
+    course: Callable[[Values], Array] = lambda values: values.value
+
+    def n_text(self, n: int) -> str:
+        """ "n = 207 all-fail groups"."""
+        return f"n = {formats.counted(n, self.counted, self.several)}"
 
 
 def _complementarity(counts: Counts) -> Values:
@@ -74,6 +91,11 @@ def _admitted(counts: Counts) -> Values:
     _, low, high = wilson(counts["admitted"], counts["responses"])
     largest = np.nanmax(admitted) if np.isfinite(admitted).any() else 0.0
     return Values(admitted, low, high, n, admitted / largest if largest else np.where(n > 0, 0.0, np.nan))
+
+
+def _admitted_share(values: Values) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(values.n > 0, values.value / values.n, np.nan)
 
 
 def _uptake(counts: Counts) -> Values:
@@ -101,6 +123,14 @@ def _whole_percent(value: float) -> str:
     return formats.percent(value, 0)
 
 
+# A matrix of what moves: who receives against who gives.
+_exchanged = partial(
+    Measure,
+    row="receives (row)",
+    column="gives (column)",
+    pair="{column} gives, {row} receives",
+)
+
 MEASURES = (
     Measure(
         key="complementarity",
@@ -113,14 +143,17 @@ MEASURES = (
         ),
         row="fails every rollout (row)",
         column="solves (column)",
-        counted="all-fail groups",
+        pair="{row} fails, {column} solves",
+        asks="{row} fails: who solves?",
+        counted="all-fail group",
         domain=(0.0, 1.0),
         legend=".0%",
+        axis=PERCENT,
         read=_complementarity,
         text=formats.percent,
         short=_whole_percent,
     ),
-    Measure(
+    _exchanged(
         key="compatibility",
         title="Compatibility s",
         explanation="mean s of the column's responses under the row's policy",
@@ -128,30 +161,31 @@ MEASURES = (
             "s is how likely the receiver's policy finds a response, per token, against its author's: exp of the "
             "difference of mean log-probabilities, gated at the floor. n: scored responses."
         ),
-        row="receives (row)",
-        column="gives (column)",
-        counted="scored responses",
+        asks="{row} receives: how likely does it find each peer's responses?",
+        counted="scored response",
         domain=(0.0, 1.0),
         legend=".2f",
+        axis=".2~f",
         read=_compatibility,
         text=formats.number,
         short=lambda value: formats.number(value, 2),
     ),
-    Measure(
+    _exchanged(
         key="admitted",
         title="Admitted responses",
         explanation="responses of the column's member that entered the row's update",
         help="How many the gate let in; coloured by the share of the largest cell. n: responses that were transferred.",
-        row="receives (row)",
-        column="gives (column)",
-        counted="responses",
+        asks="{row} receives: what share of each peer's responses is admitted?",
+        counted="response",
         domain=(0.0, 1.0),
         legend=".0%",
+        axis=PERCENT,
         read=_admitted,
+        course=_admitted_share,
         text=formats.count,
         short=formats.compact,
     ),
-    Measure(
+    _exchanged(
         key="uptake",
         title="Uptake",
         explanation="solved at the next visit: after a graft, less after a withheld one",
@@ -159,11 +193,12 @@ MEASURES = (
             "The difference of two shares, in percentage points: receivers that solved the prompt when they met it "
             "again after a graft, and after one that was withheld. n: visits of the smaller side."
         ),
-        row="receives (row)",
-        column="gives (column)",
-        counted="visits on the smaller side",
+        asks="{row} receives: whose grafts take?",
+        counted="visit on the smaller side",
+        several="visits on the smaller side",
         domain=(-0.5, 0.5),
         legend="+.0%",
+        axis="+.0%",
         read=_uptake,
         text=lambda value: f"{formats.signed(100 * value, 1)} points",
         short=lambda value: formats.signed(100 * value, 0),
@@ -178,9 +213,12 @@ MEASURES = (
         ),
         row="member",
         column="member",
-        counted="prompts",
+        pair="{row} and {column} fail together",
+        asks="{row}: who fails on the same prompts?",
+        counted="prompt",
         domain=(-1.0, 1.0),
         legend="+.1f",
+        axis="+.2~f",
         read=_failing_together,
         text=formats.signed,
         short=lambda value: formats.signed(value, 1 if abs(value) >= 0.095 else 2),
@@ -207,6 +245,20 @@ def group_error(receiver: NDArray[np.int64], source: NDArray[np.int64], k: Numbe
     error[(groups < 2) | (total_n == 0)] = np.nan
     result: Array = error.reshape(members, members)
     return result
+
+
+def with_group_bounds(values: Values, newest: NewestTransfers, members: int) -> Values:
+    """Values of compatibility [N, N] with the intervals that groups drawn whole give: responses of one group share a
+    prompt and an author."""
+    half = clustered(newest, newest.sum_s, newest.n_s, values.n, members)
+    return replace(values, low=np.maximum(0.0, values.value - half), high=values.value + half)
+
+
+def within(newest: NewestTransfers, first: int, last: int) -> NewestTransfers:
+    """Those of the transfers that are of these steps."""
+    chosen = (newest.step >= first) & (newest.step <= last)
+    arrays = {one.name: getattr(newest, one.name)[chosen] for one in fields(newest) if one.name != "first_step"}
+    return replace(newest, **arrays)
 
 
 def clustered(newest: NewestTransfers, k: Numbers, n: Numbers, counted: Numbers, members: int) -> Array:

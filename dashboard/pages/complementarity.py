@@ -21,6 +21,7 @@ from dashboard import (
     safe_text,
 )
 from dashboard.controls import Choice, Window, cell_parameter, integer_parameter, link_parameters
+from dashboard.matrices import Shown
 from dashboard.source import Source
 from graft.complementarity import bootstrap_ratio_interval
 from server.store.reader import PromptRow
@@ -43,24 +44,27 @@ def draw(source: Source, choice: Choice) -> None:
             parts.nothing("This run has one member: there is no peer to compare it with.")
         return
     pairs = source.ask("pair_counts", window.first, window.last)
-    over_time = None
     cell = matrices.take_click(members) or cell_parameter(members) or _remembered_cell(source) or _first_cell(pairs)
     st.session_state["cell_shown"] = source.info.uid, cell
     wide = members >= matrices.WIDE_MEMBERS
     left, right = (st.container(), st.container()) if wide else st.columns([6, 5])
+    shown = None
     with left, parts.card():
-        over_time = matrices.draw(source, window, pairs, cell)
+        shown = matrices.draw(source, window, pairs, cell)
     with right:
         below = parts.side_by_side() if wide else st.container()
-        with below, parts.card():
-            _history(source, window, pairs, cell, height=165 + 16 * min(members, 16) if wide else 225)
+        if shown is not None:
+            with below, parts.card():
+                _history(source, window, shown, cell, height=165 + 16 * min(members, 16) if wide else 225)
         with below, parts.card():
             _patterns(source, window)
-    if over_time is not None:
-        with parts.card(stretch=False):
-            matrices.over_time(source, window, over_time)
-    with parts.guarded():
-        _prompts(source, window, pairs, cell)
+    if shown is not None:
+        if shown.over_time:
+            with parts.card(stretch=False):
+                matrices.over_time(source, window, shown.measure)
+        with parts.guarded():
+            _heading(source, window, pairs, cell, shown)
+            _prompts(source, window, cell)
     with parts.card(stretch=False):
         graph_panels.draw(source, window, pairs, cell)
     beside = parts.side_by_side()
@@ -83,30 +87,28 @@ def _remembered_cell(source: Source) -> tuple[int, int] | None:
     return cell if run == source.info.uid else None
 
 
-def _history(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int], height: int) -> None:
-    row = cell[0]
-    names = parts.labels(source.info)
+def _history(source: Source, window: Window, shown: Shown, cell: tuple[int, int], height: int) -> None:
+    """The chosen measure of the chosen row against every peer, over the steps."""
+    measure, row, names = shown.measure, cell[0], parts.labels(source.info)
     others = [slot for slot in range(len(names)) if slot != row]
     peers_in_all = len(others)
-    others = frames.most_telling(others, pairs["solved"][row])
+    others = frames.most_telling(others, np.nan_to_num(np.abs(shown.values.value) * shown.values.n)[row])
     peers = [names[slot] for slot in others]
-    cut = "" if len(peers) == peers_in_all else f"; the {len(peers)} of {peers_in_all} peers that solve most"
-    parts.title(f"{safe_text.inline(names[row])} fails: who solves?", f"dotted: mean over the window{cut}")
-    edges = frames.bucket_edges(window.first, window.last, frames.fewer(len(names)))
-    history = source.ask("pair_history", tuple(edges))
-    curves, hover = frames.rate_curves(
-        peers, edges, history["solved"][:, row, others], history["both_attempted_fail"][:, row, others]
-    )
-    means = frames.mean_lines(peers, pairs["solved"][row, others], pairs["both_attempted_fail"][row, others])
+    cut = "" if len(peers) == peers_in_all else f"; the {len(peers)} of {peers_in_all} peers with the most to tell"
+    asks = measure.asks.format(row=safe_text.inline(names[row]))
+    parts.title(asks, f"dotted: over the whole window{cut}")
+    most = matrices.TILES if measure.key == "uptake" else frames.fewer(len(names))
+    edges = frames.bucket_edges(window.first, window.last, most)
+    values = matrices.course(source, window, measure, edges)
+    if not np.isfinite(values.value[:, row, others]).any():
+        parts.nothing("Nothing is known of this member in these steps.")
+        return
+    curves, hover = frames_population.row_curves(peers, edges, measure, values, row, others)
+    means = frames.mean_lines(peers, measure.course(shown.values)[row, others])
     spec = charts.curves(
-        peers,
-        parts.colours(),
-        quantity="share of the row's all-fail groups solved",
-        height=height,
-        slots=others,
-        means=True,
+        peers, parts.colours(), quantity=measure.title, height=height, slots=others, means=True, number=measure.axis
     )
-    parts.chart(spec, key="complementarity_history", curves=curves, hover=hover, means=means)
+    parts.chart(spec, key=f"complementarity_history_{measure.key}", curves=curves, hover=hover, means=means)
 
 
 def _patterns(source: Source, window: Window) -> None:
@@ -134,28 +136,38 @@ def _patterns(source: Source, window: Window) -> None:
     st.caption(f"{some}: {formats.of(covered, total, 'prompt')} ({formats.rate(covered, total)}).{newest}")
 
 
-def _prompts(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int]) -> None:
-    """The prompts behind the chosen cell, a page at a time, each with a link to its responses."""
-    i, j = cell
-    labels = parts.labels(source.info)
-    solved, support = int(pairs["solved"][i, j]), int(pairs["both_attempted_fail"][i, j])
-    share = (
-        f"{formats.of(solved, support, 'group')} = {formats.rate(solved, support)}" if support else "no all-fail group"
+def _heading(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int], shown: Shown) -> None:
+    """What the chosen measure says of the chosen pair, with its interval."""
+    measure, labels = shown.measure, [safe_text.inline(label) for label in parts.labels(source.info)]
+    pair = measure.pair.format(row=labels[cell[0]], column=labels[cell[1]])
+    value, low, high, n = (
+        float(part[cell]) for part in (shown.values.value, shown.values.low, shown.values.high, shown.values.n)
     )
-    rows, total, offset = _page_of_prompts(source, window, cell)
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.subheader(
-            f"{safe_text.inline(labels[i])} fails, {safe_text.inline(labels[j])} solves: {share}",
-            anchor=False,
-            width="content",
+    k, support = int(pairs["solved"][cell]), int(pairs["both_attempted_fail"][cell])
+    help_text = None
+    if measure.key == "complementarity":
+        said = f"{formats.of(k, support, 'group')} = {formats.rate(k, support)}" if support else "no all-fail group"
+        bounds = formats.interval(k, support) + _by_prompt(source, window, cell)
+        help_text = (
+            "The first interval takes every group for itself (Wilson). Visits of one prompt are alike, so the second "
+            "draws prompts whole (bootstrap), over the newest 5,000 places where there are more."
         )
-        if support:
-            st.caption(
-                f"95 %: {formats.interval(solved, support)}{_by_prompt(source, window, cell)}",
-                width="stretch",
-                help="The first interval takes every group for itself (Wilson). Visits of one prompt are alike, so the "
-                "second draws prompts whole (bootstrap), over the newest 5,000 places where there are more.",
-            )
+    else:
+        said = frames_population.counted(measure, value, int(n))
+        bounds = frames_population.interval(measure, low, high)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.subheader(f"{pair}: {said}", anchor=False, width="content")
+        if np.isfinite(low):
+            st.caption(f"95 %: {bounds}", width="stretch", help=help_text)
+
+
+def _prompts(source: Source, window: Window, cell: tuple[int, int]) -> None:
+    """The prompts behind the chosen pair, a page at a time, each with a link to its responses."""
+    labels = parts.labels(source.info)
+    rows, total, offset = _page_of_prompts(source, window, cell)
+    failed, solved = (safe_text.inline(labels[slot]) for slot in cell)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        parts.title(f"{failed} failed, {solved} solved", "prompts, newest first")
         if total > ROWS:
             _pager(offset, total)
     if not rows:

@@ -130,7 +130,7 @@ def _curve(
         quantity=quantity,
         height=parts.curve_height(len(shown)),
         slots=slots,
-        percent=share,
+        number=charts.PERCENT if share else charts.PLAIN,
     )
     parts.chart(spec, key=f"training_{name}", curves=curves, hover=hover)
 

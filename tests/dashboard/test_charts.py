@@ -67,7 +67,7 @@ def data_columns() -> dict[str, dict[str, pd.DataFrame]]:
         "floor": pd.DataFrame(columns=["floor", "text"]),
     }
     scores = pd.DataFrame(columns=["member", "when", "value", "low", "high", "detail"])
-    means = frames.mean_lines(NAMES, ones[0], 2 * ones[0])
+    means = frames.mean_lines(NAMES, ones[0] / 2)
     counts = {name: ones for name in UPTAKE}
     values, stack = (
         MEASURES[0].read({"solved": part, "both_attempted_fail": 2 * part}) for part in (ones, np.stack([ones, ones]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,6 +40,25 @@ def fill(folder: Path, scenario: Showcase, until: int, status: str = "finished",
     write(writer, scenario, until, evaluate_every)
     end(writer, status)
     return url
+
+
+# Populations of every size, runs of every length: (scenario, steps committed).
+SHAPES: dict[str, tuple[Showcase, int]] = {
+    "pair": (Showcase(members=MODELS[:2], steps=3), 3),
+    "twelve": (Showcase(members=MODELS, steps=2, prompts=6), 2),
+    "many": (Showcase(members=tuple(f"org/m-{i}" for i in range(32)), steps=2, prompts=4, n=4, tokens=6), 2),
+    "one step": (Showcase(steps=9), 1),
+    "no step": (Showcase(steps=9), 0),
+    "grpo": (Showcase(steps=3, method="grpo"), 2),
+}
+
+
+def fill_each(folders: pytest.TempPathFactory, kinds: Mapping[str, tuple[Showcase, int]]) -> dict[str, str]:
+    """{kind: store of a finished run of it}."""
+    return {
+        kind: fill(folders.mktemp(kind.replace(" ", "_")), scenario, until, "finished", 0)
+        for kind, (scenario, until) in kinds.items()
+    }
 
 
 def end(writer: Writer, status: str) -> None:

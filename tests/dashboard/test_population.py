@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 
@@ -10,15 +11,18 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard import charts_graph, frames, frames_population, measures, success_graph
+from dashboard import charts_graph, frames, frames_population, matrices, measures, success_graph
 from dashboard.charts_population import tile_columns
+from dashboard.controls import Window
 from dashboard.formats import MISSING
+from dashboard.launch import STORE_VARIABLE
 from dashboard.measures import MEASURES, Measure
 from dashboard.palette import DARK, LIGHT
+from dashboard.source import Source
 from graft.complementarity import failure_correlation, uptake, wilson_interval
 from server.store.reader import NewestPlaces, NewestTransfers, open_reader
 from tests.dashboard.showcase import MODELS, Showcase
-from tests.dashboard.test_pages import fill, opened, texts
+from tests.dashboard.test_pages import SHAPES, fill, fill_each, opened, texts
 
 __all__ = ["opened"]
 
@@ -201,19 +205,8 @@ def test_failing_together_is_that_of_the_raw_groups(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    kinds = {
-        "visits": (Showcase(steps=12, pool=16, sources=2, held_out=0.4), 12),
-        "pair": (Showcase(members=MODELS[:2], steps=3), 3),
-        "twelve": (Showcase(members=MODELS, steps=2, prompts=6), 2),
-        "many": (Showcase(members=tuple(f"org/m-{i}" for i in range(32)), steps=2, prompts=4, n=4, tokens=6), 2),
-        "one step": (Showcase(steps=9), 1),
-        "no step": (Showcase(steps=9), 0),
-        "grpo": (Showcase(steps=3, method="grpo"), 2),
-    }
-    return {
-        kind: fill(tmp_path_factory.mktemp(kind.replace(" ", "_")), scenario, until, "finished", 0)
-        for kind, (scenario, until) in kinds.items()
-    }
+    visits = Showcase(steps=12, pool=16, sources=2, held_out=0.4), 12
+    return fill_each(tmp_path_factory, {"visits": visits, **SHAPES})
 
 
 @pytest.mark.parametrize("key", [one.key for one in MEASURES])
@@ -223,6 +216,43 @@ def test_every_matrix_is_drawn_over_the_window_and_over_time(stores: dict[str, s
     assert "could not be drawn" not in said
     assert f"**{measure(key).title}**" in said
     assert f"**{measure(key).title} over time**" in said
+
+
+@pytest.mark.parametrize(
+    ("key", "asked", "heading"),
+    [
+        ("complementarity", "{i} fails: who solves?", r"{i} fails, {j} solves: \d+ of \d+ groups = "),
+        (
+            "compatibility",
+            "{i} receives: how likely",
+            r"{j} gives, {i} receives: 0\.\d{{3}} \(n = \d+ scored responses\)",
+        ),
+        ("admitted", "{i} receives: what share", r"{j} gives, {i} receives: \d+ \(n = \d+ responses\)"),
+        ("uptake", "{i} receives: whose grafts take?", r"{j} gives, {i} receives: .+ \(n = \d+ visits? on the smaller"),
+        ("failing", "{i}: who fails on the same", r"{i} and {j} fail together: .+ \(n = \d+ prompts\)"),
+    ],
+)
+def test_heading_and_history_speak_of_the_chosen_measure(stores, opened, key: str, asked: str, heading: str) -> None:
+    page: AppTest = opened(stores["visits"], "complementarity", matrix=key, cell="0-1")
+    names = {"i": re.escape(MODELS[0]), "j": re.escape(MODELS[1])}
+    said = texts(page).replace("\\", "")
+    assert f"**{asked.format(i=MODELS[0])}" in said
+    found = next(one.value.replace("\\", "") for one in page.subheader if "GRAFT" not in one.value)
+    assert re.match(heading.format(**names), found), found
+    assert f"**{MODELS[0]} failed, {MODELS[1]} solved**" in said
+
+
+@pytest.mark.parametrize("key", [one.key for one in MEASURES])
+def test_a_measure_over_one_bucket_is_that_of_the_window(stores, monkeypatch, key: str) -> None:
+    monkeypatch.setenv(STORE_VARIABLE, stores["visits"])
+    run, window = Source.open("latest"), Window(3, 11)
+    whole, _ = matrices.window_values(run, window, run.ask("pair_counts", 3, 11), measure(key))
+    course = matrices.course(run, window, measure(key), [2, 11])
+    for one, other in zip(course.__dict__.values(), whole.__dict__.values(), strict=True):
+        np.testing.assert_allclose(one[0], other)
+    halves = matrices.course(run, window, measure(key), [2, 6, 11])
+    assert np.isfinite(halves.value).any()
+    assert (np.isfinite(halves.low) <= np.isfinite(halves.value)).all()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from dashboard import charts_transfers
 from dashboard.pages.transfers import pair_table
 from dashboard.palette import DARK, LIGHT, member_colour
 from server.store.reader import open_reader
-from tests.dashboard.showcase import MODELS, Showcase
-from tests.dashboard.test_pages import fill, opened, texts
+from tests.dashboard.showcase import Showcase
+from tests.dashboard.test_pages import SHAPES, fill, fill_each, opened, texts
 
 __all__ = ["opened"]
 
@@ -92,21 +92,10 @@ def test_every_pairs_numbers_are_those_of_the_raw_rows(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    kinds = {
-        "pair": (Showcase(members=MODELS[:2], steps=3), 3),
-        "twelve": (Showcase(members=MODELS, steps=2, prompts=6), 2),
-        "many": (Showcase(members=tuple(f"org/m-{i}" for i in range(32)), steps=1, prompts=4, n=4, tokens=6), 1),
-        "one step": (Showcase(steps=9), 1),
-        "no step": (Showcase(steps=9), 0),
-        "grpo": (Showcase(steps=3, method="grpo"), 2),
-    }
-    return {
-        kind: fill(tmp_path_factory.mktemp(kind.replace(" ", "_")), scenario, until, "finished", 0)
-        for kind, (scenario, until) in kinds.items()
-    }
+    return fill_each(tmp_path_factory, SHAPES)
 
 
-@pytest.mark.parametrize("kind", ["pair", "twelve", "many", "one step", "no step", "grpo"])
+@pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("shape", ["flow", "network"])
 def test_the_page_draws_over_every_kind_of_run(stores: dict[str, str], opened, kind: str, shape: str) -> None:
     page: AppTest = opened(stores[kind], "transfers", shape=shape)
