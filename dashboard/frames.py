@@ -100,7 +100,7 @@ def rate_curves(labels: Sequence[str], edges: Sequence[int], k: Array, n: Array)
     """Frames "curves" and "hover" of `charts.curves` for the shares k / n, [B, K] each, K being the labels' length."""
     texts = [
         [
-            f"{formats.rate(hits, total)} ({formats.count(hits)}/{formats.count(total)})" if total else formats.MISSING
+            f"{formats.rate(hits, total)} ({_hits(hits)}/{formats.count(total)})" if total else formats.MISSING
             for hits, total in zip(k[:, slot].tolist(), n[:, slot].tolist(), strict=True)
         ]
         for slot in range(len(labels))
@@ -108,19 +108,48 @@ def rate_curves(labels: Sequence[str], edges: Sequence[int], k: Array, n: Array)
     return curve_frame(labels, edges, *wilson(k, n)), hover_frame(edges, texts)
 
 
+def _hits(k: float) -> str:
+    """A count; a mean of counts keeps a decimal."""
+    return formats.count(k) if float(k).is_integer() else formats.number(k, 1)
+
+
 def value_curves(
-    labels: Sequence[str], edges: Sequence[int], value: Array, half: Array
+    labels: Sequence[str],
+    edges: Sequence[int],
+    value: Array,
+    half: Array,
+    n: Array | None = None,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Frames "curves" and "hover" of `charts.curves` for values with intervals value - half .. value + half, [B, K]
-    each; NaN is a gap."""
+    """Frames "curves" and "hover" of `charts.curves` for values with intervals value - half .. value + half, cut at
+    `bounds`, each over n observations, [B, K] each; NaN is a gap."""
+    counted = (
+        [[""] * len(labels)] * len(value) if n is None else [[f" (n {formats.count(k)})" for k in row] for row in n]
+    )
     texts = [
         [
-            f"{formats.signed(middle)} ± {formats.number(width, 2)}" if math.isfinite(middle) else formats.MISSING
-            for middle, width in zip(value[:, line].tolist(), half[:, line].tolist(), strict=True)
+            f"{formats.signed(middle)} ± {formats.number(width, 2)}{counted[bucket][line]}"
+            if math.isfinite(middle)
+            else formats.MISSING
+            for bucket, (middle, width) in enumerate(zip(value[:, line].tolist(), half[:, line].tolist(), strict=True))
         ]
         for line in range(len(labels))
     ]
-    return curve_frame(labels, edges, value, value - half, value + half), hover_frame(edges, texts)
+    low, high = np.maximum(bounds[0], value - half), np.minimum(bounds[1], value + half)
+    return curve_frame(labels, edges, value, low, high), hover_frame(edges, texts)
+
+
+def coverage_counts(union: Array, prompts: Array, solved: Array, asked: Array) -> tuple[Array, Array]:
+    """(k, n) [B, 3] of together, the best member and the mean of members, from `union` of `prompts` [B] that anybody
+    solved, and `solved` of `asked` [B, N] of every member. The mean's k may be a fraction."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(asked > 0, solved / asked, np.nan)
+    known = np.isfinite(share).any(axis=1)
+    best = np.argmax(np.nan_to_num(share, nan=-1.0), axis=1)[:, None]
+    n = np.concatenate([prompts[:, None], np.take_along_axis(asked, best, 1), asked.max(axis=1, keepdims=True)], axis=1)
+    mean = np.array([np.nanmean(row) if there else 0.0 for row, there in zip(share, known, strict=True)])
+    k = np.concatenate([union[:, None], np.take_along_axis(solved, best, 1), (mean * n[:, 2])[:, None]], axis=1)
+    return k, n
 
 
 def uptake_points(counts: Mapping[str, int]) -> tuple[float, float, float]:

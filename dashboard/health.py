@@ -78,7 +78,7 @@ def coverage(source: Source, window: Window) -> None:
         "Coverage",
         "share of prompts solved at least once",
         "Together: by at least one member. When this stands still while the mean rises, members learn what others knew "
-        "already, and less is left to exchange.",
+        "already, and less is left to exchange. Bands: 95 % Wilson intervals over prompts.",
     )
     edges = frames.bucket_edges(window.first, window.last, 30)
     union, prompts = source.ask("run_metric_history", "union_solved", tuple(edges))
@@ -87,10 +87,7 @@ def coverage(source: Source, window: Window) -> None:
         parts.nothing("This run did not record its coverage.")
         return
     labels = ["together", "best member", "mean of members"]
-    k = np.stack([union, solved.max(axis=1), np.rint(solved.mean(axis=1))], axis=1)
-    curves, hover = frames.rate_curves(
-        labels, edges, k, np.stack([prompts, asked.max(axis=1), asked.max(axis=1)], axis=1)
-    )
+    curves, hover = frames.rate_curves(labels, edges, *frames.coverage_counts(union, prompts, solved, asked))
     spec = charts.curves(labels, parts.colours(), quantity="share of prompts solved", slots=_unlike_members(source, 3))
     parts.chart(spec, key="health_coverage", curves=curves, hover=hover)
 
@@ -101,7 +98,7 @@ def correlation(source: Source, window: Window) -> None:
         "Failing together",
         "phi of two members' all-fail prompts",
         "1: they fail on the same prompts, so that neither can help the other. 0: independent. Below 0: each fails "
-        "where the other does not. Bands: 95 % intervals.",
+        "where the other does not. n: prompts that both were graded on. Bands: 95 % intervals.",
     )
     edges = frames.bucket_edges(window.first, window.last, 12)
     history = source.ask("pair_history", tuple(edges))
@@ -110,14 +107,15 @@ def correlation(source: Source, window: Window) -> None:
     names = parts.labels(source.info, 9)
     pairs = list(combinations(range(len(names)), 2))
     labels = [f"{names[i]} · {names[j]}" for i, j in pairs]
-    value, half = (np.stack([part[:, i, j] for i, j in pairs], axis=1) for part in (phi, error))
+    value, half, n = (np.stack([part[:, i, j] for i, j in pairs], axis=1) for part in (phi, error, counts[0]))
     if len(pairs) > MOST_PAIRS:
+        # The error of a mean is at most the mean of the errors, however alike the pairs are.
         labels = ["mean of all pairs"]
-        value, half = (part.mean(axis=1, keepdims=True) for part in (value, half))
+        value, half, n = (part.mean(axis=1, keepdims=True) for part in (value, half, n))
     if not np.isfinite(value).any():
         parts.nothing("No two members both failed some prompts and solved others in these steps.")
         return
-    curves, hover = frames.value_curves(labels, edges, value, 1.96 * half)
+    curves, hover = frames.value_curves(labels, edges, value, frames.Z * half, n, bounds=(-1.0, 1.0))
     slots = _unlike_members(source, len(labels))
     spec = charts.curves(labels, parts.colours(), quantity="failure correlation", slots=slots, number=charts.PLAIN)
     parts.chart(spec, key="health_correlation", curves=curves, hover=hover)

@@ -55,6 +55,25 @@ def test_values_keep_their_intervals_and_their_gaps() -> None:
     assert hover["m1"].tolist() == ["–", "+0.10 ± 0.30"]
 
 
+def test_correlations_say_over_how_many_prompts_and_stay_within_their_range() -> None:
+    value, half, n = np.array([[0.95], [np.nan]]), np.array([[0.2], [np.nan]]), np.array([[12], [0]])
+    curves, hover = frames.value_curves(["x"], [0, 5, 10], value, half, n, bounds=(-1.0, 1.0))
+    assert (curves["low"][0], curves["high"][0]) == (0.75, 1.0)
+    assert hover["m0"].tolist() == ["+0.95 ± 0.20 (n 12)", "–"]
+
+
+def test_coverage_is_that_of_the_best_share_and_of_the_exact_mean() -> None:
+    union, prompts = np.array([9.0, 0.0]), np.array([12.0, 0.0])
+    solved, asked = np.array([[6.0, 6.0, 5.0], [0.0, 0.0, 0.0]]), np.array([[12.0, 10.0, 12.0], [0.0, 0.0, 0.0]])
+    k, n = frames.coverage_counts(union, prompts, solved, asked)
+    # The second member's 6 of 10 are the best share, though the first solved as many.
+    assert k[0].tolist() == pytest.approx([9, 6, 12 * (6 / 12 + 6 / 10 + 5 / 12) / 3])
+    assert n[0].tolist() == [12, 10, 12]
+    _, hover = frames.rate_curves(["all", "best", "mean"], [0, 5, 10], k, n)
+    assert hover.iloc[0].tolist()[2:] == ["75.0\u00a0% (9/12)", "60.0\u00a0% (6/10)", "50.6\u00a0% (6.1/12)"]
+    assert hover.iloc[1].tolist()[2:] == ["–", "–", "–"]
+
+
 def test_uptake_rows_put_all_first_then_the_pairs_with_most_controls() -> None:
     names = ("grafted_seen", "grafted_solved", "held_out_seen", "held_out_solved")
     edges = {name: np.zeros((3, 3), np.int64) for name in names}
