@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 
-from dashboard import charts, charts_population, charts_transfers, formats, frames, health, measures, parts, safe_text
+from dashboard import (
+    charts,
+    charts_population,
+    charts_transfers,
+    formats,
+    frames,
+    health,
+    measures,
+    parts,
+    replays,
+    safe_text,
+)
 from dashboard.controls import Choice, Window, pick
 from dashboard.source import Source
 from graft.complementarity import wilson_interval
-from server.store.reader import NewestTransfers, ReplayInfo
+from server.store.reader import NewestTransfers
 
 COUNTED = ("routed", "grafted", "held_out", "responses", "admitted", "refused_floor", "refused_other")
 SHOWN_PAIRS = 12
@@ -47,8 +57,7 @@ def draw(source: Source, choice: Choice) -> None:
         _pairs(source, window, pairs)
     with parts.card(stretch=False):
         health.uptake(source, window)
-    with parts.guarded():
-        _replays(source)
+    replays.draw(source)
 
 
 def _moved(source: Source, pairs: dict[str, np.ndarray]) -> None:
@@ -159,15 +168,24 @@ def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None
         st.caption(f"Intervals: the spread of groups from step {formats.count(newest.first_step)} on, the newest.")
 
 
+# Pixels of the columns of numbers, as wide as their titles.
+_WIDTHS = {
+    "All-fail": 58, "Solved %": 70, "Routed": 60, "Held out": 66, "Responses": 80, "Admitted": 74, "Admitted %": 86,
+    "Floor": 48, "Other": 50, "Mean s": 62, "Mean w": 64,
+}  # fmt: skip
+
+
 def _columns(table: pd.DataFrame) -> dict[str, Any]:
     """Narrow columns, so that the whole row is in sight."""
     formats_of = {"Solved %": "%.1f", "Admitted %": "%.1f", "Mean s": "%.3f", "Mean w": "%.3f"}
     columns: dict[str, Any] = {}
     for name in table.columns[2:]:
         if name.startswith("95 %"):
-            columns[name] = st.column_config.TextColumn("95 %", width=80)
+            columns[name] = st.column_config.TextColumn("95 %", width=84)
         else:
-            columns[name] = st.column_config.NumberColumn(width=57, format=formats_of.get(name, "localized"))
+            columns[name] = st.column_config.NumberColumn(
+                width=_WIDTHS.get(name, "small"), format=formats_of.get(name, "localized")
+            )
     return columns
 
 
@@ -237,37 +255,3 @@ def _admitted_range(k: int, n: int, half: float) -> str:
     if np.isfinite(half):
         low, high = max(0.0, min(low, k / n - half)), min(1.0, max(high, k / n + half))
     return f"{100 * low:.1f}–{100 * high:.1f}"
-
-
-def _replays(source: Source) -> None:
-    """What the run would have exchanged under other settings, where somebody asked (`graft replay`)."""
-    found = source.ask("replays")
-    if not found:
-        return
-    parts.title(
-        "Replays",
-        "the same groups routed and gated under other settings",
-        "`graft replay` routes and gates the recorded groups again, without training.",
-    )
-    rows = [_replay_row(replay) for replay in found]
-    st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch", key="transfers_replays")
-
-
-def _replay_row(replay: ReplayInfo) -> dict[str, str]:
-    record = replay.record
-    said = ", ".join(f"{key} {value}" for key, value in record.settings.items() if value not in (None, [], {}))
-    return {
-        "Asked": formats.ago(replay.created),
-        "Steps": formats.steps(record.first_step, record.last_step),
-        "Settings": formats.clean(said, 300),
-        "Recorded": _side(record.result, "then"),
-        "Replayed": _side(record.result, "now"),
-    }
-
-
-def _side(result: Mapping[str, Any], side: str) -> str:
-    """Routed groups and admitted responses of one side of a replay."""
-    counts = result["total"][side]
-    admitted = counts["admitted"]
-    share = formats.of(admitted["numerator"], admitted["denominator"], "responses admitted")
-    return f"{formats.count(counts['selected'])} groups, {share}"
