@@ -56,8 +56,8 @@ UP_TO_LAST_STEP = frozenset(
     {
         "complementarity", "member_counts", "member_history", "pair_counts", "pair_history", "metric", "metric_history",
         "metric_range", "metric_recorded", "metric_series", "run_metric", "run_metric_history", "patterns", "places",
-        "prompts_for", "subjects", "transfers", "newest_places", "newest_transfers", "patterns_from",
-        "prompt_visits", "joint_scores",
+        "prompts_for", "subjects", "transfers", "newest_places", "newest_transfers", "newest_groups",
+        "patterns_from", "prompt_visits", "joint_scores",
     }
 )  # fmt: skip
 

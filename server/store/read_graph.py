@@ -1,4 +1,4 @@
-"""The success graph as it is in the store: who solved which prompt, the newest places first.
+"""The success graph as it is in the store, and what intervals by prompt or group are made of: the newest rows first.
 
 Every question reads a bounded number of rows along a key, so it costs the same after a hundred steps and after twenty
 thousand; what it leaves out is in the answer.
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select
 from server.store import schema
 from server.store.counts import Bools, Ints
 from server.store.read_runs import RunKey
-from server.store.views import NewestPlaces, NewestTransfers, PromptVisits
+from server.store.views import NewestGroups, NewestPlaces, NewestTransfers, PromptVisits
 
 # Visits of one prompt by one member that are read, newest first.
 MOST_VISITS = 200
@@ -41,19 +41,35 @@ def newest_transfers(connection: Connection, key: RunKey, low: int, high: int, l
     found = connection.execute(
         select(
             table.c.step, table.c.prompt, table.c.receiver, table.c.source, table.c.responses, table.c.admitted,
-            table.c.n_s, table.c.sum_s,
+            table.c.n_s, table.c.sum_s, table.c.sum_w,
         )
         .where(table.c.run == key.id, table.c.step.between(low + 1, high))
         .order_by(table.c.step.desc(), table.c.receiver.desc(), table.c.prompt.desc(), table.c.source.desc())
         .limit(limit)
     ).all()  # fmt: skip
     whole = np.array([row[:7] for row in found], np.int64).reshape(-1, 7)
-    sum_s = np.array([row[7] for row in found], np.float64)
+    sums = np.array([row[7:] for row in found], np.float64).reshape(-1, 2)
     first, kept = _whole_steps(whole[:, 0], low, limit)
     step, prompt, receiver, source, responses, admitted, n_s = (
         np.ascontiguousarray(whole[kept, place]) for place in range(7)
     )
-    return NewestTransfers(first, step, prompt, receiver, source, responses, admitted, n_s, sum_s[kept])
+    sum_s, sum_w = (np.ascontiguousarray(sums[kept, place]) for place in range(2))
+    return NewestTransfers(first, step, prompt, receiver, source, responses, admitted, n_s, sum_s, sum_w)
+
+
+def newest_groups(connection: Connection, key: RunKey, low: int, high: int, limit: int) -> NewestGroups:
+    """As `Reader.newest_groups`, steps low + 1 .. high. O(limit): ids hold run, step and place in this order."""
+    table = schema.groups
+    start, stop = schema.group_id(key.id, low + 1, 0), schema.group_id(key.id, high + 1, 0)
+    found = connection.execute(
+        select(table.c.step, table.c.prompt, table.c.member, table.c.n, table.c.successes, table.c.errors)
+        .where(table.c.id >= start, table.c.id < stop)
+        .order_by(table.c.id.desc())
+        .limit(limit)
+    )
+    rows = np.array([tuple(row) for row in found], np.int64).reshape(-1, 6)
+    first, kept = _whole_steps(rows[:, 0], low, limit)
+    return NewestGroups(first, *(np.ascontiguousarray(rows[kept, place]) for place in range(6)))
 
 
 def prompt_visits(connection: Connection, key: RunKey, prompt: int, low: int, high: int) -> PromptVisits:

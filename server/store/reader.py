@@ -57,6 +57,7 @@ from server.store.views import (
     Found,
     GroupCounts,
     GroupOutcome,
+    NewestGroups,
     NewestPlaces,
     NewestTransfers,
     PeerGroup,
@@ -75,8 +76,8 @@ from server.store.views import (
 __all__ = [
     "CHECKPOINTS", "COSTS", "EQUAL_COST", "EQUAL_STEPS", "PLACES", "Arm", "BestCheckpoint", "Comparison",
     "EvaluationRecord", "EvaluationSummary", "EventInfo", "EventRecord", "Found", "GraftedRecord", "GroupCounts",
-    "GroupOutcome", "GroupRecord", "MeanInterval", "MemberRecord", "NewestPlaces", "NewestTransfers", "Paired",
-    "PeerGroup", "Place", "PlaceFilter", "PromptRecord", "PromptRow", "PromptVisits", "Reader", "ReplayInfo",
+    "GroupOutcome", "GroupRecord", "MeanInterval", "MemberRecord", "NewestGroups", "NewestPlaces", "NewestTransfers",
+    "Paired", "PeerGroup", "Place", "PlaceFilter", "PromptRecord", "PromptRow", "PromptVisits", "Reader", "ReplayInfo",
     "ReplayRecord", "ResponseRecord", "RunInfo", "RunResult", "SchemaError", "Score", "Spread", "StepMark",
     "StoreError", "Trajectory", "TransferRecord", "TransferRow", "TransferVerdict", "arm_names", "combined",
     "open_reader",
@@ -307,6 +308,12 @@ class Reader:
         with self._run(run) as (connection, key):
             low, high = read_windows.window(key, first_step, last_step)
             return read_graph.newest_transfers(connection, key, low, high, limit)
+
+    def newest_groups(self, run: str, first_step: int, last_step: int, limit: int = 5_000) -> NewestGroups:
+        """How the newest groups of these steps were judged: what intervals by prompt are made of."""
+        with self._run(run) as (connection, key):
+            low, high = read_windows.window(key, first_step, last_step)
+            return read_graph.newest_groups(connection, key, low, high, limit)
 
     def prompt_visits(self, run: str, prompt: int, first_step: int, last_step: int) -> PromptVisits:
         """Every member's newest visits (200 at most) of one prompt in these steps; none where it was never asked."""

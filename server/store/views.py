@@ -158,7 +158,7 @@ class NewestPlaces:
 @dataclass(frozen=True, slots=True, eq=False)
 class NewestTransfers:
     """The newest transfers of a window, newest first, R of them, all from `first_step` on; receiver and source are
-    slots, sum_s is over the n_s scored responses. Withheld ones have no response."""
+    slots, sum_s is over the n_s scored responses, sum_w over the admitted ones. Withheld ones have no response."""
 
     first_step: int
     step: Ints
@@ -169,6 +169,21 @@ class NewestTransfers:
     admitted: Ints
     n_s: Ints
     sum_s: Floats
+    sum_w: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewestGroups:
+    """The newest groups of a window, newest first, R of them, all from `first_step` on: member (slot), `successes` of
+    `n` responses right, `errors` not graded."""
+
+    first_step: int
+    step: Ints
+    prompt: Ints
+    member: Ints
+    n: Ints
+    successes: Ints
+    errors: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

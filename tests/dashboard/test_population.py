@@ -69,7 +69,9 @@ def test_an_interval_by_group_is_that_of_means_of_whole_groups() -> None:
     admitted = np.array([8, 8, 0, 0])
     responses = np.full(4, 8)
     zeros = np.zeros(4, np.int64)
-    newest = NewestTransfers(1, zeros, zeros, zeros, zeros + 1, responses, admitted, responses, np.zeros(4))
+    newest = NewestTransfers(
+        1, zeros, zeros, zeros, zeros + 1, responses, admitted, responses, np.zeros(4), np.zeros(4)
+    )
     counted = np.array([[0, 32], [0, 0]])
     half = measures.clustered(newest, admitted, responses, counted, 2)
     assert half[0, 1] == pytest.approx(1.959964 * np.std([1, 1, 0, 0], ddof=1) / 2, rel=1e-6)

@@ -44,6 +44,21 @@ def test_the_newest_places_are_those_of_the_records(reader: Reader) -> None:
     assert found == expected
 
 
+def test_the_newest_groups_are_those_of_the_records(reader: Reader) -> None:
+    found = reader.newest_groups("latest", 5, 20)
+    assert found.first_step == 5
+    assert found.step.tolist() == sorted(found.step.tolist(), reverse=True)
+    columns = (found.step, found.member, found.prompt, found.n, found.successes, found.errors)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    written = [(number, group) for number in range(5, 21) for group in SCENARIO.step(number).groups]
+    assert sorted(rows) == sorted(
+        (number, SCENARIO.names.index(group.member), group.prompt, group.n, group.successes, group.errors)
+        for number, group in written
+    )
+    cut = reader.newest_groups("latest", 5, 20, 16 * len(SCENARIO.names) + 1)
+    assert (cut.first_step, len(cut.step)) == (20, 16 * len(SCENARIO.names))
+
+
 @pytest.mark.parametrize(("limit", "first_step"), [(16, 20), (17, 20), (40, 19), (10_000, 5)])
 def test_a_limit_keeps_whole_steps_and_says_from_where(reader: Reader, limit: int, first_step: int) -> None:
     places = reader.newest_places("latest", 5, 20, limit)
@@ -62,9 +77,10 @@ def test_the_newest_transfers_add_up_to_the_counts_of_pairs(reader: Reader) -> N
         sums = np.zeros((size, size), np.int64)
         np.add.at(sums, (newest.receiver, newest.source), column)
         np.testing.assert_array_equal(sums, pairs[name])
-    sums = np.zeros((size, size))
-    np.add.at(sums, (newest.receiver, newest.source), newest.sum_s)
-    np.testing.assert_allclose(sums, pairs["sum_s"])
+    for name, totals in (("sum_s", newest.sum_s), ("sum_w", newest.sum_w)):
+        found = np.zeros((size, size))
+        np.add.at(found, (newest.receiver, newest.source), totals)
+        np.testing.assert_allclose(found, pairs[name])
 
 
 def test_a_prompts_visits_are_every_group_it_had(reader: Reader) -> None:
@@ -100,6 +116,7 @@ def test_an_empty_run_has_an_empty_graph(url: str) -> None:
     with open_reader(url) as reader:
         assert reader.newest_places("latest", 1, 10).solved.shape == (0, 3)
         assert not len(reader.newest_transfers("latest", 1, 10).sum_s)
+        assert not len(reader.newest_groups("latest", 1, 10).n)
         assert reader.patterns_from("latest", 1, 10) == 1
 
 
