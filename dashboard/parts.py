@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dashboard import charts, formats, safe_text
+from dashboard import charts, formats, safe_text, sheet
 from dashboard.controls import Window
 from dashboard.palette import Inks, inks
 from dashboard.source import Source
@@ -25,8 +25,9 @@ _log = logging.getLogger(__name__)
 
 
 def colours() -> Inks:
-    """The chart colours of the theme the browser shows."""
-    return inks(st.context.theme.type)
+    """The chart colours of the theme the browser shows, or of the sheet that is kept."""
+    keeping = sheet.current()
+    return inks(st.context.theme.type if keeping is None else keeping.theme)
 
 
 def status(info: RunInfo, now: float | None = None) -> str:
@@ -87,8 +88,22 @@ def _notice(info: RunInfo) -> None:
 
 
 def title(quantity: str, explanation: str, help_text: str | None = None) -> None:
-    """A card's title: the quantity in bold, then what it is in plain words."""
+    """A card's title: the quantity in bold, then what it is in plain words. In an export a section begins here."""
     st.markdown(f"**{quantity}** &nbsp;:gray[{explanation}]", help=help_text)
+    begin(quantity, explanation, help_text)
+
+
+def begin(quantity: str, explanation: str = "", help_text: str | None = None) -> None:
+    """Begin a section of an export where the page needs no title, or has another one."""
+    keeping = sheet.current()
+    if keeping is not None:
+        keeping.begin(quantity, explanation, help_text)
+
+
+def _keep(item: sheet.Item) -> None:
+    keeping = sheet.current()
+    if keeping is not None:
+        keeping.add(item)
 
 
 @contextmanager
@@ -104,10 +119,15 @@ def guarded() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        st.error(safe_text.inline(str(error)), icon=":material/database_off:")
+        _fault(safe_text.inline(str(error)), "database_off")
     except Exception as error:
         _log.exception("a panel of the dashboard failed")
-        st.error(f"This panel could not be drawn ({type(error).__name__}).", icon=":material/error:")
+        _fault(f"This panel could not be drawn ({type(error).__name__}).", "error")
+
+
+def _fault(markdown: str, icon: str) -> None:
+    _keep(sheet.Text(markdown))
+    st.error(markdown, icon=f":material/{icon}:")
 
 
 def side_by_side() -> Any:
@@ -120,15 +140,77 @@ def curve_height(members: int) -> int:
     return 200 + 18 * -(-members // 3)
 
 
-def chart(spec: charts.Spec, *, key: str, on_select: Any = "ignore", **frames: pd.DataFrame) -> Any:
-    """Draw a specification with its frames, in our own look rather than Streamlit's."""
-    return st.vega_lite_chart(
-        charts.with_data(spec, **frames), width="stretch", theme=None, key=key, on_select=on_select
-    )
+def chart(
+    spec: charts.Spec, *, key: str, data: pd.DataFrame | None = None, on_select: Any = "ignore", **frames: pd.DataFrame
+) -> Any:
+    """Draw a specification with its frames, in our own look rather than Streamlit's. `data`: the numbers behind it, for
+    files; by itself its first frame."""
+    whole = charts.with_data(spec, **frames)
+    _keep(sheet.Chart(key, whole, spec["description"]))
+    _keep(sheet.Table(key, next(iter(frames.values())) if data is None else data))
+    return st.vega_lite_chart(whole, width="stretch", theme=None, key=key, on_select=on_select)
+
+
+def diagram(option: charts.Spec, *, key: str, height: int, alt: str, data: pd.DataFrame) -> None:
+    """Draw an ECharts option; `alt` says the same in words, `data` in numbers, for files."""
+    _keep(sheet.Chart(key, option | {"height": height}, alt))
+    _keep(sheet.Table(key, data))
+    st.echarts_chart(option, width="stretch", height=height, theme=None, key=key, alt=alt)
+
+
+def table(shown: pd.DataFrame, *, key: str, data: pd.DataFrame, alt: str) -> None:
+    """A short table whose cells are Markdown; `data`: the numbers behind it, for files."""
+    _keep(sheet.Table(key, data, shown, markdown=True))
+    st.table(shown, border="horizontal", hide_index=True, alt=alt)
+
+
+def sortable_table(
+    shown: Any, *, key: str, data: pd.DataFrame | None = None, text: pd.DataFrame | None = None, **look: Any
+) -> None:
+    """A table that the reader sorts. `data`: the numbers behind it, for files, by itself what is shown; `text`: what is
+    shown of it where that is more than text and numbers; `look` is `st.dataframe`'s."""
+    written = shown if text is None else text
+    _keep(sheet.Table(key, written if data is None else data, written))
+    st.dataframe(shown, hide_index=True, key=key, **look)
+
+
+def numbers(key: str, data: pd.DataFrame) -> None:
+    """Numbers that the page says in sentences, for files."""
+    _keep(sheet.Table(key, data))
+
+
+def text(markdown: str, **look: Any) -> None:
+    """A sentence or a list; `look` is `st.markdown`'s."""
+    _keep(sheet.Text(markdown))
+    st.markdown(markdown, **look)
+
+
+def caption(markdown: str, **look: Any) -> None:
+    """What is to be known about the panel above; `look` is `st.caption`'s."""
+    _keep(sheet.Text(markdown, small=True))
+    st.caption(markdown, **look)
+
+
+def warn(markdown: str, icon: str = "warning") -> None:
+    """What a reader must not miss."""
+    _keep(sheet.Text(markdown))
+    st.warning(markdown, icon=f":material/{icon}:")
+
+
+def quote(heading: str, written: str) -> None:
+    """What a model or a data set wrote, for an export; the page has drawn it."""
+    _keep(sheet.Quote(heading, written))
+
+
+def cut_note(shown: int, asked: int, which: str) -> None:
+    """Say that a chart draws only some of the chosen members, where it does: `which` ones."""
+    if shown < asked:
+        caption(f"The {shown} of {asked} members {which}; the sidebar chooses others.")
 
 
 def nothing(text: str) -> None:
     """Say that there is nothing here yet, and why."""
+    _keep(sheet.Text(text, small=True))
     st.markdown(f":gray[:material/hourglass_empty: {text}]")
 
 
