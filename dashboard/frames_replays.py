@@ -7,7 +7,7 @@ did not move in the record have no s, so that it is unknown whether a replay wou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
@@ -125,6 +125,21 @@ def table(rows: Sequence[Row], pooled: bool) -> pd.DataFrame:
                 "Admitted, replayed": row.now.admission(),
             }
             for row in rows
+        ]
+    )
+
+
+def numbers(result: Mapping[str, Any]) -> pd.DataFrame:
+    """Every pair of members with its counts on both sides, for files."""
+    return pd.DataFrame(
+        [
+            {"receiver": edge["receiver"], "source": edge["source"], "transfers_in_both": edge["both"]}
+            | {
+                f"{when}_{name}": value
+                for when, side in (("recorded", edge["then"]), ("replayed", edge["now"]))
+                for name, value in asdict(Side.of(side)).items()
+            }
+            for edge in result["edges"]
         ]
     )
 

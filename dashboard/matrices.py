@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import streamlit as st
 
-from dashboard import charts_population, formats, frames, frames_population, health, parts
+from dashboard import charts_population, formats, frames, frames_files, frames_population, health, parts
 from dashboard.controls import Window, pick, switch
 from dashboard.measures import MEASURES, WITHOUT_EXCHANGE, Measure, Values, with_group_bounds, within
 from dashboard.source import Source
@@ -62,9 +62,15 @@ def draw(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tup
         return Shown(measure, values, False)
     spec = charts_population.matrix(labels, parts.colours(), measure, height=_height(len(labels)))
     cells = frames_population.matrix_cells(labels, measure, values, cell)
-    parts.chart(spec, key=f"{KEY}_{measure.key}", on_select="rerun", cells=cells)
+    parts.chart(
+        spec,
+        key=f"{KEY}_{measure.key}",
+        data=lambda: frames_files.matrix(parts.names(source.info), values),
+        on_select="rerun",
+        cells=cells,
+    )
     if note:
-        st.caption(note)
+        parts.caption(note)
     return Shown(measure, values, wanted)
 
 
@@ -133,5 +139,11 @@ def over_time(source: Source, window: Window, measure: Measure) -> None:
         parts.nothing("One step has no course over time yet.")
         return
     spec = charts_population.multiples(len(labels), len(edges) - 1, parts.colours(), measure)
-    tiles = frames_population.tile_frames(labels, measure, course(source, window, measure, edges), edges)
-    parts.chart(spec, key=f"{KEY}_tiles_{measure.key}", **tiles)
+    values = course(source, window, measure, edges)
+    tiles = frames_population.tile_frames(labels, measure, values, edges)
+    parts.chart(
+        spec,
+        key=f"{KEY}_tiles_{measure.key}",
+        data=lambda: frames_files.matrix_history(parts.names(source.info), edges, values),
+        **tiles,
+    )

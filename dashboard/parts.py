@@ -14,6 +14,7 @@ import streamlit as st
 from dashboard import charts, formats, safe_text, sheet
 from dashboard.controls import Window
 from dashboard.palette import Inks, inks
+from dashboard.sheet import Numbers
 from dashboard.source import Source
 from server.store.reader import RunInfo, StoreError
 
@@ -141,40 +142,40 @@ def curve_height(members: int) -> int:
 
 
 def chart(
-    spec: charts.Spec, *, key: str, data: pd.DataFrame | None = None, on_select: Any = "ignore", **frames: pd.DataFrame
+    spec: charts.Spec, *, key: str, data: Numbers | None = None, on_select: Any = "ignore", **frames: pd.DataFrame
 ) -> Any:
     """Draw a specification with its frames, in our own look rather than Streamlit's. `data`: the numbers behind it, for
     files; by itself its first frame."""
     whole = charts.with_data(spec, **frames)
     _keep(sheet.Chart(key, whole, spec["description"]))
-    _keep(sheet.Table(key, next(iter(frames.values())) if data is None else data))
+    _keep(sheet.Table(key, data or (lambda: next(iter(frames.values())))))
     return st.vega_lite_chart(whole, width="stretch", theme=None, key=key, on_select=on_select)
 
 
-def diagram(option: charts.Spec, *, key: str, height: int, alt: str, data: pd.DataFrame) -> None:
+def diagram(option: charts.Spec, *, key: str, height: int, alt: str, data: Numbers) -> None:
     """Draw an ECharts option; `alt` says the same in words, `data` in numbers, for files."""
     _keep(sheet.Chart(key, option | {"height": height}, alt))
     _keep(sheet.Table(key, data))
     st.echarts_chart(option, width="stretch", height=height, theme=None, key=key, alt=alt)
 
 
-def table(shown: pd.DataFrame, *, key: str, data: pd.DataFrame, alt: str) -> None:
+def table(shown: pd.DataFrame, *, key: str, data: Numbers, alt: str) -> None:
     """A short table whose cells are Markdown; `data`: the numbers behind it, for files."""
     _keep(sheet.Table(key, data, shown, markdown=True))
     st.table(shown, border="horizontal", hide_index=True, alt=alt)
 
 
 def sortable_table(
-    shown: Any, *, key: str, data: pd.DataFrame | None = None, text: pd.DataFrame | None = None, **look: Any
+    shown: Any, *, key: str, data: Numbers | None = None, text: pd.DataFrame | None = None, **look: Any
 ) -> None:
     """A table that the reader sorts. `data`: the numbers behind it, for files, by itself what is shown; `text`: what is
     shown of it where that is more than text and numbers; `look` is `st.dataframe`'s."""
     written = shown if text is None else text
-    _keep(sheet.Table(key, written if data is None else data, written))
+    _keep(sheet.Table(key, data or (lambda: written), written))
     st.dataframe(shown, hide_index=True, key=key, **look)
 
 
-def numbers(key: str, data: pd.DataFrame) -> None:
+def numbers(key: str, data: Numbers) -> None:
     """Numbers that the page says in sentences, for files."""
     _keep(sheet.Table(key, data))
 
@@ -226,6 +227,11 @@ def no_steps(info: RunInfo) -> None:
             title("Waiting for the first step.", "Its numbers come with the first commit.")
         else:
             title("No step was committed.", f"The run is {info.status}.")
+
+
+def names(info: RunInfo) -> list[str]:
+    """The members' names in slot order, whole, as files have them."""
+    return [member.name for member in info.members]
 
 
 def labels(info: RunInfo, limit: int | None = None) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-import streamlit as st
 
 from dashboard import charts_replays, formats, frames_replays, parts, safe_text
 from dashboard.controls import pick
@@ -48,21 +47,26 @@ def _against_the_record(source: Source, replay: ReplayInfo) -> None:
             spec = charts_replays.change(parts.colours(), len(rows), title=title)
             key = f"replay_{'responses' if responses else 'transfers'}"
             parts.chart(spec, key=key, **frames_replays.drawn(rows, responses))
-    st.dataframe(frames_replays.table(rows, pooled), hide_index=True, height="content", key="replay_table")
+    parts.sortable_table(
+        frames_replays.table(rows, pooled),
+        key="replay_table",
+        data=lambda: frames_replays.numbers(record.result),
+        height="content",
+    )
     differing = frames_replays.settings_that_differ(source.info, record)
     if differing.empty:
-        st.caption("Replayed under the recorded settings.")
+        parts.caption("Replayed under the recorded settings.")
     else:
-        st.markdown("**Settings that differ**")
-        st.dataframe(differing, hide_index=True, height="content", key="replay_settings")
+        parts.text("**Settings that differ**")
+        parts.sortable_table(differing, key="replay_settings", height="content")
     said = [formats.steps(record.first_step, record.last_step), *frames_replays.notes(record.result)]
     said += ["with many pairs, those of one receiver are one row"] if pooled else []
     text = " · ".join(said)
-    st.caption(safe_text.inline(f"{text[:1].upper()}{text[1:]}."))
+    parts.caption(safe_text.inline(f"{text[:1].upper()}{text[1:]}."))
 
 
 def _list(found: list[ReplayInfo]) -> None:
-    st.dataframe(pd.DataFrame([_summary(one) for one in found]), hide_index=True, key="replay_list")
+    parts.sortable_table(pd.DataFrame([_summary(one) for one in found]), key="replay_list")
 
 
 def _summary(replay: ReplayInfo) -> dict[str, str]:

@@ -6,7 +6,7 @@ report are made from sheets, so that they hold what the page shows and nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -26,13 +26,17 @@ class Chart:
     alt: str
 
 
+# Made when a file is wanted: a page that refreshes does not pay for it.
+Numbers = Callable[[], pd.DataFrame]
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table: `data` with numbers as numbers, one column each, for files; `shown` as the page writes it, in Markdown
-    where `markdown`; None where the page draws these numbers as a chart of the same name, or says them."""
+    """A table: `data` makes it with numbers as numbers, one column each, for files; `shown` as the page writes it, in
+    Markdown where `markdown`; None where the page draws these numbers as a chart of the same name, or says them."""
 
     name: str
-    data: pd.DataFrame
+    data: Numbers
     shown: pd.DataFrame | None = None
     markdown: bool = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from urllib.parse import urlencode
 
 import numpy as np
@@ -13,6 +14,7 @@ from dashboard import (
     charts_population,
     formats,
     frames,
+    frames_files,
     frames_population,
     graph_panels,
     health,
@@ -28,6 +30,8 @@ from server.store.reader import PromptRow
 
 PATTERNS = 14
 ROWS = 8
+# Prompts of a pair in a file.
+FILE_ROWS = 10_000
 _FATES = {"grafted": "green", "refused": "orange", "held out": "violet"}
 
 
@@ -108,7 +112,16 @@ def _history(source: Source, window: Window, shown: Shown, cell: tuple[int, int]
     spec = charts.curves(
         peers, parts.colours(), quantity=measure.title, height=height, slots=others, means=True, number=measure.axis
     )
-    parts.chart(spec, key=f"complementarity_history_{measure.key}", curves=curves, hover=hover, means=means)
+    whole = parts.names(source.info)
+    against, counted = [whole[slot] for slot in others], values.n[:, row, others]
+    parts.chart(
+        spec,
+        key=f"complementarity_history_{measure.key}",
+        data=lambda: frames_files.history(against, edges, curves, "column", n=counted).assign(row=whole[row]),
+        curves=curves,
+        hover=hover,
+        means=means,
+    )
 
 
 def _patterns(source: Source, window: Window) -> None:
@@ -124,6 +137,7 @@ def _patterns(source: Source, window: Window) -> None:
     parts.chart(
         charts_population.success_patterns(names, parts.colours(), row=row),
         key="complementarity_patterns",
+        data=lambda: frames_files.patterns(parts.names(source.info), found, total),
         **frames_population.pattern_frames(names, shown, total),
     )
     covered = sum(occurrences for _, occurrences in shown)
@@ -133,7 +147,7 @@ def _patterns(source: Source, window: Window) -> None:
         else f"{len(shown)} most frequent of {formats.count(len(found))} patterns"
     )
     newest = f" Counted over {Window(first, window.last)}." if first > window.first else ""
-    st.caption(f"{some}: {formats.of(covered, total, 'prompt')} ({formats.rate(covered, total)}).{newest}")
+    parts.caption(f"{some}: {formats.of(covered, total, 'prompt')} ({formats.rate(covered, total)}).{newest}")
 
 
 def _heading(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int], shown: Shown) -> None:
@@ -157,8 +171,9 @@ def _heading(source: Source, window: Window, pairs: dict[str, np.ndarray], cell:
         bounds = frames_population.interval(measure, low, high)
     with st.container(horizontal=True, vertical_alignment="center"):
         st.subheader(f"{pair}: {said}", anchor=False, width="content")
+        parts.begin(f"{pair}: {said}", "", help_text)
         if np.isfinite(low):
-            st.caption(f"95 %: {bounds}", width="stretch", help=help_text)
+            parts.caption(f"95 %: {bounds}", width="stretch", help=help_text)
 
 
 def _prompts(source: Source, window: Window, cell: tuple[int, int]) -> None:
@@ -173,12 +188,21 @@ def _prompts(source: Source, window: Window, cell: tuple[int, int]) -> None:
     if not rows:
         parts.nothing("No such prompt in these steps.")
         return
-    st.table(
+    parts.table(
         pd.DataFrame([_prompt_row(row, source.info.uid, labels, cell) for row in rows]),
-        border="horizontal",
-        hide_index=True,
+        key="complementarity_prompts",
+        data=lambda: _all_prompts(source, window, cell, total),
         alt="Prompts that the row's member failed and the column's member solved",
     )
+
+
+def _all_prompts(source: Source, window: Window, cell: tuple[int, int], total: int) -> pd.DataFrame:
+    """The prompts of every page, up to FILE_ROWS of them, for files."""
+    receiver, giver = (source.info.members[slot].name for slot in cell)
+    rows, _ = source.ask(
+        "prompts_for", receiver, giver, window.first, window.last, offset=0, limit=min(total, FILE_ROWS)
+    )
+    return pd.DataFrame([{"failed": receiver, "solved": giver} | asdict(row) for row in rows])
 
 
 def _by_prompt(source: Source, window: Window, cell: tuple[int, int]) -> str:

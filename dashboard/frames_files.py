@@ -1,0 +1,85 @@
+"""The numbers behind charts and tables as files hold them: one number a column, numerator and denominator beside the
+value, low and high of its 95 % interval. What is missing is empty. Pure, no Streamlit, no database.
+
+Shapes as in `server.store.reader`: N members in slot order, histories of B buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dashboard.frames import Array, wilson
+from dashboard.measures import Values
+
+
+def shares(heads: Mapping[str, Sequence[Any]], k: Array, n: Array) -> pd.DataFrame:
+    """A row for each of k of n [R] with its Wilson interval, behind the columns `heads` of R entries."""
+    value, low, high = wilson(k, n)
+    return pd.DataFrame({**heads, "numerator": k, "denominator": n, "value": value, "low": low, "high": high})
+
+
+def means(heads: Mapping[str, Sequence[Any]], numerator: Array, denominator: Array) -> pd.DataFrame:
+    """A row for each numerator / denominator [R] that has no interval."""
+    value = np.divide(numerator, denominator, out=np.full(len(denominator), np.nan), where=np.asarray(denominator) > 0)
+    return pd.DataFrame({**heads, "numerator": numerator, "denominator": denominator, "value": value})
+
+
+def history(
+    names: Sequence[str], edges: Sequence[int], curves: pd.DataFrame, column: str = "member", **counts: Array
+) -> pd.DataFrame:
+    """Frame "curves" of `charts.curves` for files: of whom, first and last step of the bucket, the counts [B, K] behind
+    the value, and the value with the interval that is drawn."""
+    ends = np.asarray(edges, np.int64)
+    heads = {
+        column: list(names) * (len(edges) - 1),
+        "first_step": np.repeat(ends[:-1] + 1, len(names)),
+        "last_step": np.repeat(ends[1:], len(names)),
+    }
+    drawn = {name: curves[name].to_numpy() for name in ("value", "low", "high")}
+    return pd.DataFrame(heads | {name: np.asarray(part).ravel() for name, part in counts.items()} | drawn)
+
+
+def pairs_of(names: Sequence[str]) -> tuple[dict[str, list[str]], np.ndarray]:
+    """({row, column} of every pair of two members, the same as a mask [N, N])."""
+    mask = ~np.eye(len(names), dtype=bool)
+    rows, columns = np.nonzero(mask)
+    return {"row": [names[i] for i in rows], "column": [names[j] for j in columns]}, mask
+
+
+def matrix(names: Sequence[str], values: Values) -> pd.DataFrame:
+    """Every pair of one matrix [N, N] with n and interval."""
+    heads, mask = pairs_of(names)
+    return pd.DataFrame(heads | {part: getattr(values, part)[mask] for part in ("value", "low", "high", "n")})
+
+
+def matrix_history(names: Sequence[str], edges: Sequence[int], values: Values) -> pd.DataFrame:
+    """Every pair of a stack of matrices [B, N, N], bucket by bucket."""
+    tables = []
+    for bucket in range(len(edges) - 1):
+        table = matrix(names, values.at(bucket))
+        table.insert(2, "first_step", edges[bucket] + 1)
+        table.insert(3, "last_step", edges[bucket + 1])
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def flows(names: Sequence[str], moved: Array, name: str) -> pd.DataFrame:
+    """Every pair of a receiver and a source between which something moved [N, N]."""
+    rows, columns = np.nonzero(moved)
+    heads = {"receiver": [names[i] for i in rows], "source": [names[j] for j in columns]}
+    return pd.DataFrame(heads | {name: np.asarray(moved)[rows, columns]})
+
+
+def patterns(names: Sequence[str], found: Sequence[tuple[Sequence[bool], int]], total: int) -> pd.DataFrame:
+    """Every set of members that solved the same prompt, most frequent first, of `total` prompts."""
+    rows = [
+        {"solved_by": " + ".join(name for name, hit in zip(names, solved, strict=True) if hit)}
+        | {f"solved: {name}": bool(hit) for name, hit in zip(names, solved, strict=True)}
+        for solved, _ in found
+    ]
+    counts = np.array([count for _, count in found], np.int64)
+    return shares(pd.DataFrame(rows).to_dict("list"), counts, np.full(len(counts), total))
