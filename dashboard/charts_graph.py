@@ -13,16 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dashboard import formats
-from dashboard.charts_transfers import Option, circle, frame
+from dashboard.charts_transfers import Option, circle, frame, room
 from dashboard.palette import Inks, member_colour
 
 # Communities are told apart by shape and number: colours are the members'.
 SHAPES = ("circle", "rect", "triangle", "diamond", "roundRect", "pin")
 # At least so many lines, and two for every member.
 LEAST_EDGES = 24
+_SIZE = 22
 
 
 def shape(community: int) -> str:
+    """The symbol of a community."""
     return SHAPES[community % len(SHAPES)]
 
 
@@ -47,9 +49,9 @@ def members(labels: Sequence[str], colours: Inks, graph: nx.Graph, *, height: in
                 "y": place.y,
                 "value": facts["solved"],
                 "symbol": shape(facts["community"]),
-                "symbolSize": 22,
+                "symbolSize": _SIZE,
                 "itemStyle": {"color": member_colour(colours, slot)},
-                "label": {"position": place.side},
+                "label": place.label(len(labels), _SIZE),
             }
         )
     links = [
@@ -67,7 +69,7 @@ def members(labels: Sequence[str], colours: Inks, graph: nx.Graph, *, height: in
         }
         for u, v, phi in strongest(graph)
     ]
-    return _drawn(colours, nodes, links, sides=(96, 96), small=len(labels) > 12)
+    return _drawn(colours, nodes, links, around=room(len(labels)), small=len(labels) > 12)
 
 
 def neighbourhood(
@@ -118,7 +120,8 @@ def neighbourhood(
             else {"color": colours.muted, "width": 1, "opacity": 0.35, "type": "dashed"}
         )
         links.append({"source": f"m{slot}", "target": f"p{place}", "lineStyle": {**line, "curveness": 0}})
-    return _drawn(colours, nodes, links, sides=(130, 350), small=len(labels) > 16)
+    around: Option = {"left": 130, "right": 350, "top": 30, "bottom": 30}
+    return _drawn(colours, nodes, links, around=around, small=len(labels) > 16)
 
 
 def _column(count: int, height: int) -> list[float]:
@@ -126,16 +129,13 @@ def _column(count: int, height: int) -> list[float]:
     return [height * (place + 0.5) / max(1, count) for place in range(count)]
 
 
-def _drawn(colours: Inks, nodes: list[Option], links: list[Option], *, sides: tuple[int, int], small: bool) -> Option:
+def _drawn(colours: Inks, nodes: list[Option], links: list[Option], *, around: Option, small: bool) -> Option:
     series: dict[str, Any] = {
         "type": "graph",
         "layout": "none",
         "roam": False,
         "preserveAspect": "contain",
-        "left": sides[0],
-        "right": sides[1],
-        "top": 30,
-        "bottom": 30,
+        **around,
         "emphasis": {"focus": "adjacency"},
         "label": {"show": True, "color": colours.ink, "fontSize": 10 if small else 12},
         "data": nodes,

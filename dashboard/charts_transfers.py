@@ -86,6 +86,7 @@ def network(labels: Sequence[str], colours: Inks, moved: Counts, *, height: int)
     given = moved.sum(axis=0)
     nodes = []
     for (slot, label), place in zip(enumerate(labels), circle(len(labels), height), strict=True):
+        size = 14 + 22 * math.sqrt(given[slot] / max(1, given.max()))
         nodes.append(
             {
                 "id": str(slot),
@@ -93,9 +94,9 @@ def network(labels: Sequence[str], colours: Inks, moved: Counts, *, height: int)
                 "x": place.x,
                 "y": place.y,
                 "value": int(given[slot]),
-                "symbolSize": 14 + 22 * math.sqrt(given[slot] / max(1, given.max())),
+                "symbolSize": size,
                 "itemStyle": {"color": member_colour(colours, slot)},
-                "label": {"position": place.side},
+                "label": place.label(len(labels), size),
             }
         )
     return {
@@ -106,10 +107,7 @@ def network(labels: Sequence[str], colours: Inks, moved: Counts, *, height: int)
                 "layout": "none",
                 "roam": False,
                 "preserveAspect": "contain",
-                "left": 90,
-                "right": 90,
-                "top": 34,
-                "bottom": 34,
+                **room(len(labels)),
                 "edgeSymbol": ["none", "arrow"],
                 "edgeSymbolSize": 8,
                 "emphasis": {"focus": "adjacency"},
@@ -134,29 +132,50 @@ def network(labels: Sequence[str], colours: Inks, moved: Counts, *, height: int)
     }
 
 
+# With more members than this, labels on a circle lie along its rays, or they would cover each other.
+MOST_LEVEL_LABELS = 12
+
+
 class Point(NamedTuple):
-    """A place on the circle, and the side of it on which a label crosses no line."""
+    """A place on the circle, and its angle in radians, clockwise from the right."""
 
     x: float
     y: float
-    side: str
+    angle: float
+
+    def label(self, count: int, size: float) -> Option:
+        """Where the label of a symbol of this size stands: outside the circle, where no line runs."""
+        if count > MOST_LEVEL_LABELS:
+            return _along_ray(self.angle, size)
+        if abs(math.cos(self.angle)) < 0.35:
+            return {"position": "bottom" if math.sin(self.angle) > 0 else "top"}
+        return {"position": "right" if math.cos(self.angle) > 0 else "left"}
+
+
+def _along_ray(angle: float, size: float) -> Option:
+    """A label that goes on in the direction of the ray, never upside down."""
+    degrees = -math.degrees(math.atan2(math.sin(angle), math.cos(angle)))
+    outward = abs(degrees) <= 90.0
+    reach = 0.5 * size + 5
+    return {
+        "position": [0.5 * size + reach * math.cos(angle), 0.5 * size + reach * math.sin(angle)],
+        "rotate": degrees if outward else degrees - math.copysign(180.0, degrees),
+        "align": "left" if outward else "right",
+        "verticalAlign": "middle",
+    }
+
+
+def room(count: int) -> Option:
+    """Space for the labels around a circle."""
+    above = 96 if count > MOST_LEVEL_LABELS else 34
+    return {"left": 96, "right": 96, "top": above, "bottom": above}
 
 
 def circle(count: int, height: int) -> list[Point]:
     """Places of so many members on a circle, in slot order from the top."""
     radius, middle = 0.36 * height, 0.5 * height
-    points = []
-    for slot in range(count):
-        angle = 2 * math.pi * slot / count - math.pi / 2
-        points.append(Point(middle + radius * math.cos(angle), middle + radius * math.sin(angle), _label_side(angle)))
-    return points
-
-
-def _label_side(angle: float) -> str:
-    """Outside the circle, where no arrow runs."""
-    if abs(math.cos(angle)) < 0.35:
-        return "bottom" if math.sin(angle) > 0 else "top"
-    return "right" if math.cos(angle) > 0 else "left"
+    angles = [2 * math.pi * slot / count - math.pi / 2 for slot in range(count)]
+    return [Point(middle + radius * math.cos(at), middle + radius * math.sin(at), at) for at in angles]
 
 
 def frame(colours: Inks) -> Option:

@@ -105,16 +105,18 @@ def _healthy(source: Source, window: Window, _: dict[str, np.ndarray]) -> list[s
         if event.level != "info" and (event.step is None or window.first <= event.step <= window.last)
     ]
     counts = {level: sum(event.level == level for event in found) for level in ("error", "warning")}
-    if not found:
+    broken = not_finite(source, window)
+    if not found and not broken:
         lines.append(":gray[No warning and no error in these steps.]")
     for level, colour in (("error", "red"), ("warning", "orange")):
         if counts[level]:
             many = formats.counted(counts[level], level)
+    if not frames.enough_visits(total):
+        word = ":gray-badge[too few visits]"
             newest = next(event for event in found if event.level == level)
             at = "" if newest.step is None else f"step {formats.count(newest.step)}: "
             text = safe_text.inline(formats.shorten(formats.clean(newest.message, 2_000), 150))
             lines.append(f":{colour}-badge[{many}] :gray[{at}{text}]")
-    broken = not_finite(source, window)
     if broken:
         lines.append(f":red-badge[not a number] :gray[{', '.join(broken)}]")
     return lines

@@ -24,6 +24,8 @@ Z = 1.959963984540054
 # With at most this many buckets every point is marked: a line through two points hides that they are two.
 _MARKED_BUCKETS = 12
 _BUCKET_WIDTHS = (1, 2, 5)
+# The normal interval of a difference of shares is too narrow for fewer.
+FEWEST_VISITS = 5
 
 
 def bucket_edges(first: int, last: int, most: int = 45) -> list[int]:
@@ -52,6 +54,19 @@ def most_telling(slots: Sequence[int], weight: Array, most: int = 8) -> list[int
     if len(slots) <= 12:
         return list(slots)
     return sorted(sorted(slots, key=lambda slot: -float(weight[slot]))[:most])
+
+
+def unlike(values: Array) -> NDArray[np.float64]:
+    """How far each member's value [N] lies from the mean of those that have one; 0 for a member that has none."""
+    known = np.isfinite(values)
+    middle = float(np.mean(values[known])) if known.any() else 0.0
+    return np.where(known, np.abs(values - middle), 0.0)
+
+
+def ratio(k: Array, n: Array) -> NDArray[np.float64]:
+    """k / n; NaN where n is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(n > 0, np.asarray(k, np.float64) / n, np.nan)
 
 
 def bucket_text(edges: Sequence[int], bucket: int) -> str:
@@ -160,11 +175,16 @@ def uptake_points(counts: Mapping[str, int]) -> tuple[float, float, float]:
     return middle, max(-100.0, middle - half), min(100.0, middle + half)
 
 
+def enough_visits(counts: Mapping[str, int]) -> bool:
+    """Whether both sides have so many visits that the interval of their difference can be trusted."""
+    return min(counts["grafted_seen"], counts["held_out_seen"]) >= FEWEST_VISITS
+
+
 def uptake_rows(
     labels: Sequence[str], edges: Mapping[str, Array], total: Mapping[str, int], most: int
 ) -> tuple[pd.DataFrame, int]:
     """(frame "uptake" of `health_charts.uptake`, how many pairs were left out): all together first, then the `most`
-    pairs with the most withheld visits, of those with visits of both kinds. Counts as `Reader.uptake` gives them."""
+    pairs with the most withheld visits, of those with enough of both kinds. Counts as `Reader.uptake` gives them."""
     pairs = [
         (f"{labels[i]} ← {labels[j]}", {name: int(counts[i, j]) for name, counts in edges.items()})
         for i in range(len(labels))
@@ -172,6 +192,7 @@ def uptake_rows(
         if edges["grafted_seen"][i, j] and edges["held_out_seen"][i, j]
     ]
     pairs.sort(key=lambda pair: -pair[1]["held_out_seen"])
+    most = min(most, sum(enough_visits(counts) for _, counts in pairs))
     rows = []
     for order, (label, counts) in enumerate([("all", total), *pairs[:most]]):
         k, n, held_k, held_n = (

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dashboard import formats
 from dashboard.charts_training import ACTIVITIES
-from dashboard.frames import Array, value_curves
+from dashboard.frames import Array, ratio, value_curves
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,12 @@ class Series:
     @property
     def value(self) -> np.ndarray:
         """The pooled mean [B, N]; NaN where nothing was recorded."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(self.denominator > 0, self.numerator / self.denominator, np.nan)
+        return ratio(self.numerator, self.denominator)
+
+    @property
+    def whole(self) -> np.ndarray:
+        """The pooled mean of all buckets [N]."""
+        return ratio(self.numerator.sum(axis=0), self.denominator.sum(axis=0))
 
 
 def pooled_curves(

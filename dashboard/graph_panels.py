@@ -22,6 +22,8 @@ MOST_EDGES = 30_000
 MOST_PLACES = 5_000
 DRAWN_PROMPTS = 14
 LISTED = 10
+# Symbols of the drawing whose names are no words.
+_SHAPES = {"rect": "square", "roundRect": "rounded square"}
 
 
 def draw(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int]) -> None:
@@ -97,7 +99,7 @@ def _groups(graph: nx.Graph, labels: list[str]) -> list[tuple[str, list[str]]]:
     found: dict[int, list[str]] = {}
     for _, facts in graph.nodes(data=True):
         found.setdefault(facts["community"], []).append(labels[facts["slot"]])
-    return [(charts_graph.shape(number), found[number]) for number in sorted(found)]
+    return [(_SHAPES.get(form := charts_graph.shape(number), form), found[number]) for number in sorted(found)]
 
 
 def _member(source: Source, seen: Visits, cell: tuple[int, int]) -> None:

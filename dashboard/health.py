@@ -39,7 +39,7 @@ def uptake(source: Source, window: Window) -> None:
     rows, cut = frames.uptake_rows(parts.labels(source.info), edges, total, MOST_EDGES)
     parts.chart(health_charts.uptake(parts.colours(), len(rows)), key="overview_uptake", uptake=rows)
     waiting = formats.of(total["grafted_seen"] + total["held_out_seen"], total["grafted"] + total["held_out"], "place")
-    note = f" · the {formats.counted(cut, 'pair')} with the fewest visits left out" if cut else ""
+    note = f" · {formats.counted(cut, 'pair')} with fewer visits left out" if cut else ""
     note += uptake_note(every)
     st.caption(f"n: visits after a graft v after a withheld one · met again so far: {waiting}{note}")
 
@@ -104,14 +104,19 @@ def correlation(source: Source, window: Window) -> None:
     history = source.ask("pair_history", tuple(edges))
     counts = [history[name] for name in _PHI_COUNTS]
     phi, error = phi_coefficient(*counts), phi_standard_error(*counts)
-    names = parts.labels(source.info, 9)
+    # One pair has the legend to itself.
+    names = parts.labels(source.info, 18 if len(source.info.members) == 2 else 9)
     pairs = list(combinations(range(len(names)), 2))
     labels = [f"{names[i]} · {names[j]}" for i, j in pairs]
     value, half, n = (np.stack([part[:, i, j] for i, j in pairs], axis=1) for part in (phi, error, counts[0]))
     if len(pairs) > MOST_PAIRS:
         # The error of a mean is at most the mean of the errors, however alike the pairs are.
-        labels = ["mean of all pairs"]
-        value, half, n = (part.mean(axis=1, keepdims=True) for part in (value, half, n))
+        labels = ["mean of the pairs that have one"]
+        known = np.isfinite(value)
+        many = known.sum(axis=1, keepdims=True)
+        value, half, n = (
+            frames.ratio(np.where(known, part, 0.0).sum(axis=1, keepdims=True), many) for part in (value, half, n)
+        )
     if not np.isfinite(value).any():
         parts.nothing("No two members both failed some prompts and solved others in these steps.")
         return

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
-from dashboard import charts, charts_compare, formats, frames_evaluation, paper, parts, safe_text
+from dashboard import charts, charts_compare, formats, frames, frames_evaluation, paper, parts, safe_text
 from dashboard.controls import Choice, pick
 from dashboard.frames_evaluation import MEAN, OTHERS, Scored
 from dashboard.several import Known, known_runs
@@ -184,7 +185,10 @@ def _curves(
         "Score over training", safe_text.inline(formats.clean(chosen, 40)), "With 95 % intervals over problems."
     )
     scores = frames_evaluation.figures(evaluations, tests if chosen == MEAN else [chosen])
-    names = [source.info.members[slot].name for slot in slots]
+    members, asked = [member.name for member in source.info.members], len(slots)
+    last = [next(reversed(scores[name].values())).mean if scores.get(name) else np.nan for name in members]
+    slots = frames.most_telling(slots, frames.unlike(np.array(last)))
+    names = [members[slot] for slot in slots]
     labels = [parts.labels(source.info)[slot] for slot in slots]
     curves, hover = frames_evaluation.curves(names, labels, scores)
     if curves.empty:
@@ -194,6 +198,7 @@ def _curves(
         labels, parts.colours(), quantity="held-out score", height=parts.curve_height(len(labels)) + 60, slots=slots
     )
     parts.chart(spec, key="evaluation_curves", curves=curves, hover=hover)
+    parts.cut_note(len(slots), asked, "furthest from the mean at last")
 
 
 def _tests(evaluations: Sequence[EvaluationSummary]) -> list[str]:

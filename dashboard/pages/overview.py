@@ -126,7 +126,8 @@ def _eta_s(source: Source) -> float | None:
 
 
 def _curves(source: Source, slots: list[int], edges: list[int], k: np.ndarray, n: np.ndarray, key: str) -> None:
-    labels = parts.labels(source.info)
+    labels, asked = parts.labels(source.info), len(slots)
+    slots = frames.most_telling(slots, frames.unlike(frames.ratio(k.sum(axis=0), n.sum(axis=0))))
     names = [labels[slot] for slot in slots]
     curves, hover = frames.rate_curves(names, edges, k[:, slots], n[:, slots])
     spec = charts.curves(
@@ -161,6 +162,7 @@ def _members(source: Source, slots: list[int], window: Window, history: dict[str
         alt="Accuracy, all-fail rate, entropy, clipped tokens and speed of every member",
     )
 
+    parts.cut_note(len(slots), asked, "furthest from the mean")
 
 def _member_columns(table: pd.DataFrame) -> dict[str, object]:
     column = st.column_config

@@ -72,7 +72,10 @@ def _runs(source: Source) -> None:
     )
     now = time.time()
     rows = [_run_row(info, info.uid == source.info.uid, now) for info in all_runs()[:SHOWN]]
-    st.table(pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Every run with its status and progress")
+    table = pd.DataFrame(rows)
+    if not any(table["Message"]):
+        table = table.drop(columns="Message")
+    st.table(table, border="horizontal", hide_index=True, alt="Every run with its status and progress")
     if len(all_runs()) > SHOWN:
         st.caption(f"The newest {SHOWN} of {formats.count(len(all_runs()))} runs; the sidebar has all.")
 
@@ -103,14 +106,17 @@ def _verifier(source: Source, window: Window | None) -> None:
         parts.nothing("No step was committed.")
         return
     counts = source.ask("member_counts", window.first, window.last)
-    labels = parts.labels(source.info)
+    if not counts["errors"].any():
+        judged = formats.counted(int(counts["rollouts"].sum()), "response")
+        st.markdown(f":green-badge[all judged] {judged} of these steps.")
+        return
     rows = [
         {
             "Member": safe_text.inline(label),
             "Not judged": formats.of(int(counts["errors"][slot]), int(counts["rollouts"][slot]), "response"),
             "Share": formats.rate_interval(int(counts["errors"][slot]), int(counts["rollouts"][slot])),
         }
-        for slot, label in enumerate(labels)
+        for slot, label in enumerate(parts.labels(source.info))
     ]
     st.table(pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Verifier faults by member")
 

@@ -98,11 +98,14 @@ def _not_finite(source: Source, slots: list[int], edges: list[int], known: set[s
 
 def _reward(source: Source, slots: list[int], edges: list[int]) -> None:
     parts.title("Reward", "share of sampled responses that are right", "With its 95 % Wilson interval.")
-    history = source.ask("member_history", tuple(edges))
+    history, asked = source.ask("member_history", tuple(edges)), len(slots)
+    right, rollouts = history["successes"], history["rollouts"]
+    slots = frames.most_telling(slots, frames.unlike(frames.ratio(right.sum(axis=0), rollouts.sum(axis=0))))
     shown = [parts.labels(source.info)[slot] for slot in slots]
-    curves, hover = frames.rate_curves(shown, edges, history["successes"][:, slots], history["rollouts"][:, slots])
+    curves, hover = frames.rate_curves(shown, edges, right[:, slots], rollouts[:, slots])
     spec = charts.curves(shown, parts.colours(), quantity="reward", height=parts.curve_height(len(shown)), slots=slots)
     parts.chart(spec, key="training_reward", curves=curves, hover=hover)
+    parts.cut_note(len(slots), asked, "furthest from the mean")
 
 
 def _curve(
@@ -118,7 +121,9 @@ def _curve(
 ) -> None:
     """One metric of every member: pooled mean, and the range of single steps around it."""
     parts.title(quantity, explanation, help_text or None)
-    series = _series(source, name, edges, window).of(slots)
+    recorded, asked = _series(source, name, edges, window), len(slots)
+    slots = frames.most_telling(slots, frames.unlike(recorded.whole))
+    series = recorded.of(slots)
     if not series.any:
         parts.nothing("Nothing finite was recorded in these steps.")
         return
@@ -133,6 +138,7 @@ def _curve(
         number=charts.PERCENT if share else charts.PLAIN,
     )
     parts.chart(spec, key=f"training_{name}", curves=curves, hover=hover)
+    parts.cut_note(len(slots), asked, "furthest from the mean")
 
 
 def _series(source: Source, name: str, edges: list[int], window: Window) -> Series:

@@ -125,8 +125,7 @@ def _curves(source: Source, slots: list[int], edges: list[int], k: np.ndarray, n
     curves, hover = frames.rate_curves(shown, edges, k[:, slots], n[:, slots])
     spec = charts.curves(shown, parts.colours(), quantity=key, height=parts.curve_height(len(shown)), slots=slots)
     parts.chart(spec, key=f"transfers_{key}", curves=curves, hover=hover)
-    if len(slots) < asked:
-        st.caption(f"The {len(slots)} of {asked} members with the most; the sidebar chooses others.")
+    parts.cut_note(len(slots), asked, "with the most")
 
 
 def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None:

@@ -91,6 +91,28 @@ def test_uptake_rows_put_all_first_then_the_pairs_with_most_controls() -> None:
     assert (len(short), cut) == (2, 1)
 
 
+def test_pairs_with_few_visits_of_a_kind_are_left_out_and_counted() -> None:
+    names = ("grafted_seen", "grafted_solved", "held_out_seen", "held_out_solved")
+    edges = {name: np.zeros((2, 2), np.int64) for name in names}
+    for name, few, enough in zip(names, (40, 40, 4, 0), (5, 4, 5, 1), strict=True):
+        edges[name][0, 1], edges[name][1, 0] = few, enough
+    rows, cut = frames.uptake_rows(["a", "b"], edges, dict(zip(names, (45, 44, 9, 1), strict=True)), 12)
+    assert [row.partition("  ")[0] for row in rows["row"]] == ["all", "b ← a"]
+    assert cut == 1
+    assert not frames.enough_visits(dict(zip(names, (40, 40, 4, 0), strict=True)))
+
+
+def test_of_many_members_those_furthest_from_the_mean_are_drawn() -> None:
+    shares = frames.ratio(np.array([5, 50, 5, 0, *[5] * 10]), np.array([10, 50, 10, 0, *[10] * 10]))
+    weight = frames.unlike(shares)
+    assert np.argmax(weight) == 1
+    # A member that has no value is as little telling as one at the mean.
+    assert weight[3] == 0
+    assert 1 in frames.most_telling(range(14), weight)
+    assert len(frames.most_telling(range(14), weight)) == 8
+    assert frames.most_telling([2, 3], weight) == [2, 3]
+
+
 def test_curves_leave_gaps_and_mark_lone_points() -> None:
     edges = list(range(21))
     k = np.ones((20, 2), dtype=np.int64)

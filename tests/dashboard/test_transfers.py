@@ -49,6 +49,20 @@ def test_places_in_the_network_depend_on_the_slot_alone(members: int) -> None:
     assert all(0 <= node["x"] <= 500 and 0 <= node["y"] <= 500 for node in drawn[0])
 
 
+@pytest.mark.parametrize("members", [13, 32])
+def test_labels_of_many_members_lie_along_the_rays_and_none_is_upside_down(members: int) -> None:
+    for place in charts_transfers.circle(members, 500):
+        label = place.label(members, 20)
+        assert abs(label["rotate"]) <= 90
+        x, y = (at - 10 for at in label["position"])
+        # Outside the symbol, in the direction from the middle of the circle.
+        assert np.hypot(x, y) == pytest.approx(15)
+        assert x * (place.y - 250) - y * (place.x - 250) == pytest.approx(0, abs=1e-6)
+        assert x * (place.x - 250) + y * (place.y - 250) > 0
+        assert (label["align"] == "left") == (abs(np.degrees(np.arctan2(-y, x)) - label["rotate"]) < 1)
+    assert charts_transfers.circle(12, 500)[0].label(12, 20) == {"position": "top"}
+
+
 def test_the_drawing_is_said_in_words() -> None:
     assert charts_transfers.described(LABELS, MOVED).startswith("Admitted responses: b to a 30, a to b 12")
     assert charts_transfers.described(LABELS, np.zeros((3, 3), dtype=int)) == "No response was admitted"
