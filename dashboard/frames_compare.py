@@ -150,6 +150,27 @@ def difference_rows(
     return pd.DataFrame(drawn, columns=["row", "order", "value", "low", "high", "detail"]), table
 
 
+def difference_numbers(comparison: Comparison, baseline: Arm, basis: str, members: Sequence[str]) -> pd.DataFrame:
+    """Before, after and the difference to the baseline of every arm, over all members and for each, for files: shares,
+    the sample standard deviation over n seeds of a level, the 95 % t interval over n pairs of a difference."""
+    rows: list[dict[str, object]] = []
+    for arm in comparison.arms:
+        for member in (None, *members):
+            head: dict[str, object] = {"arm": arm.name, "baseline": baseline.name, "member": member or "all"}
+            for quantity, level in (
+                ("before", comparison.before(arm, member)),
+                ("after", comparison.after(arm, member)),
+            ):
+                rows.append(head | {"quantity": quantity, "n": level.n, "value": level.mean, "sd": level.sd})
+            if arm.name != baseline.name:
+                paired = comparison.against(arm, baseline, basis, member)
+                low, high = paired.interval or (None, None)
+                difference: dict[str, object] = {"quantity": "difference", "n": paired.n, "value": paired.mean}
+                rows.append(head | difference | {"low": low, "high": high})
+    columns = ["arm", "baseline", "member", "quantity", "n", "value", "sd", "low", "high"]
+    return pd.DataFrame(rows, columns=columns)
+
+
 def unpaired_notes(comparison: Comparison, baseline: Arm, basis: str) -> list[str]:
     """Seeds that have no partner, arm by arm."""
     found = []

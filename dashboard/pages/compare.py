@@ -51,14 +51,14 @@ def draw(source: Source, choice: Choice) -> None:
     parts.status_line(source, choice.window(source.info))
     known, faults = known_runs()
     for fault in faults:
-        st.warning(safe_text.inline(fault), icon=":material/database_off:")
+        parts.warn(safe_text.inline(fault), "database_off")
     if len(known) < 2:
         with st.container(border=True):
             parts.nothing("There is one run so far. `graft dashboard --store A --store B` compares across stores.")
         return
     groups = _selection(source, known)
     stores = len({one.url for one in known})
-    st.caption(
+    parts.caption(
         f"{formats.counted(len(known), 'run')} in {formats.counted(stores, 'store')} · whole runs, whatever the window"
     )
     if len(groups) < 2:
@@ -74,7 +74,7 @@ def draw(source: Source, choice: Choice) -> None:
         _settings(groups)
     left = [text for group in groups for text in group.notes]
     if left:
-        st.caption(f"Of these sets but left out: {safe_text.inline(', '.join(left[:12]))}.")
+        parts.caption(f"Of these sets but left out: {safe_text.inline(', '.join(left[:12]))}.")
 
 
 def _selection(source: Source, known: list[Known]) -> list[Group]:
@@ -171,9 +171,9 @@ def _curves(groups: Sequence[Group], arms: Sequence[Arm], axis: Axis) -> None:
         means=frames_compare.means(lines, percent, axis.unit),
     )
     if missing:
-        st.caption(f"Not recorded by {safe_text.inline(', '.join(missing[:8]))}.")
+        parts.caption(f"Not recorded by {safe_text.inline(', '.join(missing[:8]))}.")
     if curve == HELD_OUT and len(benchmarks) > 1:
-        st.caption(f"Unweighted mean of {safe_text.inline(', '.join(benchmarks))}.")
+        parts.caption(f"Unweighted mean of {safe_text.inline(', '.join(benchmarks))}.")
 
 
 def _runs(groups: Sequence[Group], arms: Sequence[Arm]) -> list[tuple[Arm, Known]]:
@@ -287,14 +287,19 @@ def _differences(arms: Sequence[Arm], axis: Axis) -> None:
         parts.chart(
             charts_compare.differences(parts.colours(), len(drawn)), key="compare_differences", differences=drawn
         )
-    st.dataframe(pd.DataFrame(table), hide_index=True, height="content", key="compare_table")
+    parts.sortable_table(
+        pd.DataFrame(table),
+        key="compare_table",
+        data=lambda: frames_compare.difference_numbers(comparison, baseline, axis.basis, members),
+        height="content",
+    )
     within = {EQUAL_STEPS: "steps"}.get(axis.basis, axis.unit)
     said = [f"Evaluation: {CHECKPOINTS[which].description}, within the baseline's {within}"]
     said += frames_compare.unpaired_notes(comparison, baseline, axis.basis)
     said += frames_compare.protocol_notes(arms, frames_compare.common_benchmarks(arms))
     if all(len(arm.runs) == 1 for arm in arms):
         said.append("one run an arm: no interval; choose seed sets, or read the problems' own intervals on Evaluation")
-    st.caption(safe_text.inline(" · ".join(said) + "."))
+    parts.caption(safe_text.inline(" · ".join(said) + "."))
 
 
 def _settings(groups: Sequence[Group]) -> None:
@@ -304,6 +309,6 @@ def _settings(groups: Sequence[Group]) -> None:
     if table.empty:
         parts.nothing("None, apart from the seed, the places on disk, checkpoints and deadlines.")
         return
-    st.dataframe(table, hide_index=True, height="content" if len(table) <= 15 else 560, key="compare_settings")
+    parts.sortable_table(table, key="compare_settings", height="content" if len(table) <= 15 else 560)
     seeds = "; ".join(f"{group.name}: {', '.join(str(one.info.seed) for one in group.runs)}" for group in groups)
-    st.caption(safe_text.inline(f"Seeds: {seeds}."))
+    parts.caption(safe_text.inline(f"Seeds: {seeds}."))
