@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import streamlit as st
 
-from dashboard import formats, frames, health, parts, safe_text
+from dashboard import formats, frames, frames_evaluation, health, parts, safe_text
 from dashboard.controls import Window
 from dashboard.source import Source
+from server.store.reader import EvaluationSummary, MeanInterval
 
 PAIRS = 4
 EVENTS_READ = 500
@@ -61,9 +64,12 @@ def _works(source: Source, window: Window, history: dict[str, np.ndarray]) -> li
         lines.append(_grafts(source, window))
     fails, groups = history["all_fail"].sum(axis=1), history["groups"].sum(axis=1)
     if len(fails) > 1:
-        ends = [f"{formats.rate(fails[at], groups[at])}" for at in (0, -1)]
+        first, last = (formats.rate_interval(fails[at], groups[at]) for at in (0, -1))
         steps = [frames.bucket_text(frames.bucket_edges(window.first, window.last), at) for at in (0, len(fails) - 1)]
-        lines.append(f"All-fail groups {ends[0]} → **{ends[1]}** :gray[steps {steps[0]} and {steps[1]}]")
+        lines.append(
+            f"All-fail groups {first} → **{last}** :gray[steps {steps[0]} and {steps[1]}, n "
+            f"{formats.count(groups[0])} and {formats.count(groups[-1])}]"
+        )
     return lines
 
 
@@ -73,14 +79,25 @@ def _held_out(source: Source) -> list[str]:
     members = [member.name for member in source.info.members]
     chosen = [result for result in evaluations if result.benchmark in benchmarks[:1]]
     moves = frames.before_after(members, parts.labels(source.info), chosen)[1] if chosen else []
-    changes = [100 * (last.mean - first.mean) for _, first, last in moves if first.step != last.step]
-    if not changes:
+    twice = [(label, first, last) for label, first, last in moves if first.step != last.step]
+    if not twice:
         return [":gray[Held-out accuracy: not yet evaluated twice.]"]
-    up = sum(change > 0 for change in changes)
+    up = sum(last.mean > first.mean for _, first, last in twice)
+    middle, low, high = (formats.signed(100 * part, 1) for part in change(source, twice))
     return [
-        f"Held-out accuracy **{formats.signed(float(np.mean(changes)), 1)}** points "
-        f":gray[in the mean, {up} of {len(changes)} up]"
+        f"Held-out accuracy **{middle}** points :gray[({low} to {high}) in the mean, {up} of {len(twice)} up, "
+        f"n {formats.counted(twice[0][2].problems, 'problem')}]"
     ]
+
+
+def change(source: Source, moves: Sequence[tuple[str, EvaluationSummary, EvaluationSummary]]) -> MeanInterval:
+    """The last less the first evaluation of (label, first, last), the mean of several members, as a share with its
+    95 % interval over the problems that all have."""
+    pairs = [
+        tuple(source.ask("evaluation_problems", one.benchmark, one.step, one.member) for one in (last, first))
+        for _, first, last in moves
+    ]
+    return frames_evaluation.joint_change([(own, base) for own, base in pairs])[0]
 
 
 def _grafts(source: Source, window: Window) -> str:

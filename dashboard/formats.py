@@ -85,7 +85,13 @@ def interval(k: float, n: float, digits: int = 1) -> str:
     """The Wilson 95 % interval of k of n: "36.5–37.9 %"; "–" when n is 0. Small bounds keep two leading digits."""
     if n == 0:
         return MISSING
-    low, high = wilson_interval(int(k), int(n))
+    return bounds(*wilson_interval(int(k), int(n)), digits)
+
+
+def bounds(low: float, high: float, digits: int = 1) -> str:
+    """The interval of a share: "36.5–37.9 %"; "–" where it is not known. Small bounds keep two leading digits."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return MISSING
     return span(low, high, _digits(high, digits))
 
 

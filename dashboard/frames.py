@@ -267,9 +267,11 @@ def member_table(
     counts: Mapping[str, Array],
     trend: Sequence[Sequence[float]],
     metrics: Mapping[str, tuple[Array, Array]],
+    accuracy: NDArray[np.float64],
+    all_fail: NDArray[np.float64],
 ) -> pd.DataFrame:
     """One row a member, everything already text except the trend. `metrics` holds (numerator [N], denominator [N]) of
-    "entropy", "clip_own", "clip_peer" and "tokens_per_second_rollout"."""
+    "entropy", "clip_own", "clip_peer" and "tokens_per_second_rollout"; accuracy and all_fail are bounds [2, N]."""
     rows = []
     for slot, label in enumerate(labels):
         wins, tries = int(counts["successes"][slot]), int(counts["rollouts"][slot])
@@ -279,15 +281,15 @@ def member_table(
                 "Colour": "●",
                 "Member": label,
                 "Accuracy": formats.rate(wins, tries),
-                "95 %": formats.interval(wins, tries),
+                "95 %": formats.bounds(*accuracy[:, slot].tolist()),
                 "Rollouts": f"{formats.count(wins)}/{formats.count(tries)}" if tries else formats.MISSING,
                 "Trend": [value for value in trend[slot] if math.isfinite(value)],
                 "All-fail": formats.rate(fails, groups),
-                "95 % ": formats.interval(fails, groups),
+                "95 % ": formats.bounds(*all_fail[:, slot].tolist()),
                 "Groups": f"{formats.count(fails)}/{formats.count(groups)}" if groups else formats.MISSING,
-                "Entropy": _ratio_text(metrics, "entropy", slot, lambda k, n: formats.number(k / n)),
-                "Clip own": _ratio_text(metrics, "clip_own", slot, formats.rate),
-                "Clip peer": _ratio_text(metrics, "clip_peer", slot, formats.rate),
+                "Entropy": _ratio_text(metrics, "entropy", slot, lambda k, n: _with_n(formats.number(k / n), n)),
+                "Clip own": _ratio_text(metrics, "clip_own", slot, lambda k, n: _with_n(formats.rate(k, n), n)),
+                "Clip peer": _ratio_text(metrics, "clip_peer", slot, lambda k, n: _with_n(formats.rate(k, n), n)),
                 "Tokens/s": _ratio_text(metrics, "tokens_per_second_rollout", slot, lambda k, n: formats.count(k / n)),
             }
         )
@@ -299,6 +301,10 @@ def _ratio_text(
 ) -> str:
     numerator, denominator = metrics[name]
     return text(float(numerator[slot]), float(denominator[slot])) if denominator[slot] else formats.MISSING
+
+
+def _with_n(text: str, n: float) -> str:
+    return f"{text} (n {formats.compact(n)})"
 
 
 def gate_frames(transfer: TransferRecord, rewards: Sequence[float], floor: float | None) -> dict[str, pd.DataFrame]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -61,18 +62,33 @@ def curves(
     return pd.DataFrame(rows, columns=["member", "step", "value", "low", "high", "lone"]), hover
 
 
-def paired_by_problem(own: tuple[Array, Array, Array], base: tuple[Array, Array, Array]) -> tuple[MeanInterval, int]:
+Problems = tuple[Array, Array, Array]
+
+
+def paired_by_problem(own: Problems, base: Problems) -> tuple[MeanInterval, int]:
     """(own less base with its 95 % interval, how many problems both have), from (keys, right, responses) each.
 
     The interval is over problems: it says what other problems would change, not what another seed would.
     """
-    keys, left, right = np.intersect1d(own[0], base[0], return_indices=True)
+    return joint_change([(own, base)])
+
+
+def joint_change(pairs: Sequence[tuple[Problems, Problems]]) -> tuple[MeanInterval, int]:
+    """(mean over pairs of own less base with its 95 % interval, how many problems all have): members answer the same
+    problems, so a problem's change is its mean over them."""
+    keys = reduce(np.intersect1d, [one[0] for pair in pairs for one in pair])
     if len(keys) < 2:
         return UNKNOWN, len(keys)
-    change = own[1][left] / own[2][left] - base[1][right] / base[2][right]
+    change = np.mean([_shares(own, keys) - _shares(base, keys) for own, base in pairs], axis=0)
     mean = float(change.mean())
     half = Z * float(change.std(ddof=1)) / math.sqrt(len(keys))
     return MeanInterval(mean, mean - half, mean + half), len(keys)
+
+
+def _shares(problems: Problems, keys: Array) -> np.ndarray:
+    """The share of right responses to each of these problems, of ascending keys."""
+    place = np.searchsorted(problems[0], keys)
+    return np.asarray(problems[1][place] / problems[2][place], np.float64)
 
 
 def points_text(change: MeanInterval) -> str:

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from dashboard import charts, digest, formats, frames, health, parts, safe_text
+from dashboard import by_prompt, charts, digest, formats, frames, health, parts, safe_text
 from dashboard.controls import Choice, Window
 from dashboard.palette import member_colour
 from dashboard.source import Source
-from server.store.reader import EvaluationSummary
+from server.store.reader import EvaluationSummary, MeanInterval
 
 TABLE_METRICS = ("entropy", "clip_own", "clip_peer", "tokens_per_second_rollout")
 ETA_STEPS = 50
@@ -28,8 +28,9 @@ def draw(source: Source, choice: Choice) -> None:
         parts.no_steps(source.info)
         _below(source)
         return
+    bounds = _bounds(source, window)
     with parts.guarded():
-        _cards(source, window)
+        _cards(source, window, bounds)
     edges = frames.bucket_edges(window.first, window.last)
     history = source.ask("member_history", tuple(edges))
     digest.draw(source, window, history)
@@ -45,19 +46,36 @@ def draw(source: Source, choice: Choice) -> None:
         broken = digest.not_finite(source, window)
         if broken:
             st.warning(f"Not a number: {', '.join(broken)}.", icon=":material/warning:")
-        _members(source, slots, window, history)
+        _members(source, slots, window, history, bounds)
     if parts.exchanges(source.info):
         with parts.card(stretch=False):
             health.uptake(source, window)
     _below(source)
     width = max(np.diff(edges))
     st.caption(
-        f"1 point = {formats.counted(width, 'step')} · bands and ranges: 95 % Wilson intervals; "
-        "rollouts of one group and repeats of a prompt are correlated, so they are somewhat too narrow."
+        f"1 point = {formats.counted(width, 'step')} · figures and table: {by_prompt.HELP} Bands of the curves: "
+        "Wilson's, which take each for itself and are somewhat too narrow."
     )
 
 
-def _cards(source: Source, window: Window) -> None:
+def _bounds(source: Source, window: Window) -> by_prompt.Bounds:
+    """The intervals of the figures and of the table, from the newest 5,000 groups and transfers."""
+    steps = window.first, window.last
+    pairs = source.ask("pair_counts", *steps)
+    return _drawn_by_prompt(
+        source.ask("newest_groups", *steps),
+        source.ask("newest_transfers", *steps),
+        source.ask("member_counts", *steps),
+        int(pairs["admitted"].sum()),
+        int(pairs["responses"].sum()),
+    )
+
+
+# Drawing prompts takes longer than all questions of a page, and its answer stays until a step is committed.
+_drawn_by_prompt = st.cache_data(show_spinner=False, max_entries=16)(by_prompt.bounds)
+
+
+def _cards(source: Source, window: Window, bounds: by_prompt.Bounds) -> None:
     """How far, how often a member is stuck, who helps and what the gate lets in (with an exchange), and is it alive."""
     counts = source.ask("member_counts", window.first, window.last)
     pairs = source.ask("pair_counts", window.first, window.last)
@@ -66,19 +84,25 @@ def _cards(source: Source, window: Window) -> None:
     exchange = parts.exchanges(source.info)
     with st.grid(5 if exchange else 3, min_column_width=180):
         _progress_card(source)
-        _rate_card("All-fail groups", fails, groups, "group", "Groups in which every rollout of the member failed.")
+        _rate_card(
+            "All-fail groups",
+            (fails, groups),
+            bounds.failed,
+            "group",
+            "Groups in which every rollout of the member failed.",
+        )
         if exchange:
             _rate_card(
                 "Rescued by a peer",
-                int(counts["received"].sum()),
-                fails,
+                (int(counts["received"].sum()), fails),
+                bounds.received,
                 "group",
                 "All-fail groups for which a peer's group came, with at least one response that was admitted.",
             )
             _rate_card(
                 "Admitted by the gate",
-                admitted,
-                responses,
+                (admitted, responses),
+                bounds.admitted,
                 "response",
                 "Transferred responses that enter the update. The others have a compatibility s at or below the floor, "
                 "or do not fit the receiver's tokens.",
@@ -96,13 +120,13 @@ def _progress_card(source: Source) -> None:
         st.caption(f"{eta}step {formats.count(done)} of {formats.count(info.total_steps)}")
 
 
-def _rate_card(label: str, k: int, n: int, unit: str, help_text: str) -> None:
-    """A share with its k of n and its interval."""
+def _rate_card(label: str, share: tuple[int, int], bounds: tuple[float, float], unit: str, help_text: str) -> None:
+    """A share (k, n) with its k of n and its interval."""
     with st.container(border=True, height="stretch", gap="xsmall"):
-        st.metric(label, formats.rate(k, n), help=help_text)
-        st.markdown(f":gray-badge[{formats.of(k, n, unit)}]")
-        if n:
-            st.caption(f"95 %: {formats.interval(k, n)}")
+        st.metric(label, formats.rate(*share), help=help_text)
+        st.markdown(f":gray-badge[{formats.of(*share, unit)}]")
+        if share[1]:
+            st.caption(f"95 %: {formats.bounds(*bounds)}")
 
 
 def _heartbeat_card(source: Source) -> None:
@@ -140,7 +164,9 @@ def _curves(source: Source, slots: list[int], edges: list[int], k: np.ndarray, n
     parts.chart(spec, key=f"overview_{key}", curves=curves, hover=hover)
 
 
-def _members(source: Source, slots: list[int], window: Window, history: dict[str, np.ndarray]) -> None:
+def _members(
+    source: Source, slots: list[int], window: Window, history: dict[str, np.ndarray], bounds: by_prompt.Bounds
+) -> None:
     labels = parts.labels(source.info, 28)
     counts = source.ask("member_counts", window.first, window.last)
     metrics = {name: source.ask("metric", name, window.first, window.last) for name in TABLE_METRICS}
@@ -150,6 +176,8 @@ def _members(source: Source, slots: list[int], window: Window, history: dict[str
         {name: part[slots] for name, part in counts.items()},
         share.T[slots].tolist(),
         {name: (k[slots], n[slots]) for name, (k, n) in metrics.items()},
+        bounds.accuracy[:, slots],
+        bounds.all_fail[:, slots],
     )
     colours = parts.colours()
     dots = [f"color: {member_colour(colours, slot)}" for slot in slots]
@@ -167,11 +195,13 @@ def _members(source: Source, slots: list[int], window: Window, history: dict[str
 def _member_columns(table: pd.DataFrame) -> dict[str, object]:
     column = st.column_config
     notes = {
+        "95 %": by_prompt.HELP,
+        "95 % ": by_prompt.HELP,
         "Rollouts": "Right responses of all sampled ones.",
         "Groups": "All-fail groups of all groups.",
-        "Entropy": "Mean −log p of the sampled tokens, in nats.",
-        "Clip own": "Share of the member's own tokens whose ratio the objective clipped.",
-        "Clip peer": "Share of grafted tokens whose ratio the objective clipped.",
+        "Entropy": "Mean −log p of n sampled tokens, in nats.",
+        "Clip own": "Share of the member's n own tokens whose ratio the objective clipped.",
+        "Clip peer": "Share of n grafted tokens whose ratio the objective clipped.",
         "Tokens/s": "Sampled tokens per second of the rollout phase.",
     }
     numbers = {
@@ -211,29 +241,33 @@ def _evaluation(source: Source) -> None:
     slots = [names.index(label) for label in measured]
     with parts.side_by_side():
         parts.chart(charts.before_after(measured, parts.colours(), slots), key="overview_evaluation", scores=scores)
-        st.table(_moves_table(moves), border="horizontal", hide_index=True)
+        st.table(_moves_table(source, moves), border="horizontal", hide_index=True)
     problems = moves[0][2]
     st.caption(
         f"{safe_text.inline(formats.clean(chosen, 60))}: {formats.counted(problems.problems, 'problem')}, "
         f"{formats.counted(problems.responses, 'response')} a member, T = {formats.number(problems.temperature, 1)}; "
-        "intervals over problems."
+        "intervals over problems, of a change over its differences problem by problem."
     )
 
 
-def _moves_table(moves: list[tuple[str, EvaluationSummary, EvaluationSummary]]) -> pd.DataFrame:
+def _moves_table(source: Source, moves: list[tuple[str, EvaluationSummary, EvaluationSummary]]) -> pd.DataFrame:
     rows = []
     for label, first, last in moves:
         once = first.step == last.step
-        change = last.mean - first.mean
         rows.append(
             {
                 "Member": safe_text.inline(label),
                 f"Before (step {formats.count(first.step)})": _score(first),
                 f"Now (step {formats.count(moves[0][2].step)})": formats.MISSING if once else _score(last),
-                "Change": formats.MISSING if once else f"**{formats.signed(100 * change, 1)}** points",
+                "Change": formats.MISSING if once else _change(digest.change(source, [(label, first, last)])),
             }
         )
     return pd.DataFrame(rows)
+
+
+def _change(change: MeanInterval) -> str:
+    middle, low, high = (formats.signed(100 * part, 1) for part in change)
+    return f"**{middle}** points &nbsp;:gray[{low} to {high}]"
 
 
 def _score(result: EvaluationSummary) -> str:

@@ -177,13 +177,14 @@ def test_the_member_table_writes_counts_beside_every_rate() -> None:
         "clip_peer": (np.array([0.0]), np.array([0.0])),
         "tokens_per_second_rollout": (np.array([6480.0]), np.array([2.0])),
     }
-    row = frames.member_table(["a"], counts, [[0.5, math.nan]], metrics).iloc[0]
-    assert row["Accuracy"] == "62.5\u00a0%"
+    bounds = np.array([[0.25], [0.875]]), np.full((2, 1), np.nan)
+    row = frames.member_table(["a"], counts, [[0.5, math.nan]], metrics, *bounds).iloc[0]
+    assert (row["Accuracy"], row["95 %"]) == ("62.5\u00a0%", "25.0–87.5\u00a0%")
     assert row["Rollouts"] == "5/8"
     assert (row["All-fail"], row["95 % "], row["Groups"]) == ("–", "–", "–")
     assert (row["Entropy"], row["Clip own"], row["Clip peer"], row["Tokens/s"]) == (
-        "0.500",
-        "0.042\u00a0%",
+        "0.500 (n 8)",
+        "0.042\u00a0% (n 100k)",
         "–",
         "3,240",
     )
