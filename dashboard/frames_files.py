@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 
-from dashboard.frames import Array, wilson
+from dashboard.frames import Array, uptake_points, wilson
 from dashboard.measures import Values
+from server.store.reader import PromptVisits
 
 
 def shares(heads: Mapping[str, Sequence[Any]], k: Array, n: Array) -> pd.DataFrame:
@@ -83,3 +85,50 @@ def patterns(names: Sequence[str], found: Sequence[tuple[Sequence[bool], int]], 
     ]
     counts = np.array([count for _, count in found], np.int64)
     return shares(pd.DataFrame(rows).to_dict("list"), counts, np.full(len(counts), total))
+
+
+def uptake(names: Sequence[str], edges: Mapping[str, Array], total: Mapping[str, int]) -> pd.DataFrame:
+    """What receivers did at the next visit, all together and by pair: counts as `Reader.uptake` gives them, and the
+    difference of the two shares with its interval, in percentage points; empty where a side has no visit."""
+    heads, mask = pairs_of(names)
+    counts = {name: [int(total[name]), *np.asarray(part)[mask].tolist()] for name, part in edges.items()}
+    whose = {"receiver": ["all", *heads["row"]], "source": ["all", *heads["column"]]}
+    table = pd.DataFrame(whose | counts)
+    known = (table["grafted_seen"] > 0) & (table["held_out_seen"] > 0)
+    rows = zip(table.to_dict("records"), known, strict=True)
+    points = [uptake_points(row) if there else (np.nan, np.nan, np.nan) for row, there in rows]
+    return table.assign(**dict(zip(("points", "low", "high"), zip(*points, strict=True), strict=True)))
+
+
+def graph(members: nx.Graph) -> pd.DataFrame:
+    """The pairs of `success_graph.projection`: phi of their all-fail prompts, its n, and the prompts both solved."""
+    names = nx.get_node_attributes(members, "name")
+    communities = nx.get_node_attributes(members, "community")
+    rows = [
+        (names[u], names[v], edge["phi"], edge["prompts"], edge["solved_both"], communities[u] == communities[v])
+        for u, v, edge in members.edges(data=True)
+    ]
+    return pd.DataFrame(rows, columns=["member", "other", "phi", "n", "solved_both", "same_community"])
+
+
+def visits(names: Sequence[str], prompts: Sequence[int], tried: Array, solved: Array) -> pd.DataFrame:
+    """How often each member tried and solved each of some prompts [P, N]."""
+    rows, columns = np.nonzero(tried)
+    return pd.DataFrame(
+        {
+            "prompt": [prompts[i] for i in rows],
+            "member": [names[j] for j in columns],
+            "visits": np.asarray(tried)[rows, columns],
+            "solved": np.asarray(solved)[rows, columns],
+        }
+    )
+
+
+def prompt_visits(names: Sequence[str], prompt: int, found: PromptVisits) -> pd.DataFrame:
+    """Every visit of one prompt."""
+    heads = {
+        "prompt": [prompt] * len(found.step),
+        "step": found.step.tolist(),
+        "member": [names[i] for i in found.member],
+    }
+    return shares(heads, found.successes, found.n).assign(errors=found.errors)

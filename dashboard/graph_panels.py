@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from dashboard import charts_graph, formats, parts, safe_text, success_graph
+from dashboard import charts_graph, formats, frames_files, parts, safe_text, success_graph
 from dashboard.controls import Window, integer_parameter, link_parameters, member_labels, pick
 from dashboard.measures import MEASURES
 from dashboard.source import Source
@@ -53,16 +53,14 @@ def _about(source: Source, window: Window, places: NewestPlaces, seen: Visits) -
     cut = "" if places.first_step <= window.first else ", the newest of these steps"
     prompts = formats.count(len(seen.prompts))
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.download_button(
+        parts.file(
             "GraphML",
-            lambda: success_graph.graphml(success_graph.bipartite(names, seen)),
-            file_name=f"success-graph-{places.first_step}-{window.last}.graphml",
+            key="success_graph",
+            suffix="graphml",
             mime="application/graphml+xml",
-            on_click="ignore",
-            icon=":material/download:",
-            key="graph_graphml",
+            make=lambda: success_graph.graphml(success_graph.bipartite(names, seen)),
         )
-        st.caption(f"{prompts} prompts of {Window(min(places.first_step, window.last), window.last)}{cut}.")
+        parts.caption(f"{prompts} prompts of {Window(min(places.first_step, window.last), window.last)}{cut}.")
 
 
 def _members(source: Source, pairs: dict[str, np.ndarray], seen: Visits) -> None:
@@ -74,21 +72,24 @@ def _members(source: Source, pairs: dict[str, np.ndarray], seen: Visits) -> None
     height = 340 if len(labels) <= 12 else 560
     left, right = st.columns([3, 2], vertical_alignment="center")
     with left:
-        st.echarts_chart(
+        parts.diagram(
             charts_graph.members(labels, parts.colours(), graph, height=height),
-            width="stretch", height=height, theme=None, key="graph_members", alt=charts_graph.described(labels, graph),
-        )  # fmt: skip
+            key="graph_members",
+            height=height,
+            alt=charts_graph.described(labels, graph),
+            data=lambda: frames_files.graph(graph),
+        )
     with right:
         groups = _groups(graph, labels)
-        st.markdown(
+        parts.text(
             f"**{formats.counted(len(groups), 'community', 'communities')}** :gray[members that fail the same prompts]"
         )
         for shape, members in groups:
-            st.markdown(f"- {safe_text.inline(', '.join(members))} :gray[({shape})]")
+            parts.text(f"- {safe_text.inline(', '.join(members))} :gray[({shape})]")
         pairs_known = graph.number_of_edges()
         drawn = len(charts_graph.strongest(graph))
         cut = f" The {drawn} strongest of {pairs_known} pairs." if drawn < pairs_known else ""
-        st.caption(
+        parts.caption(
             "Whole lines: phi of the all-fail prompts above 0, they fail together. Broken lines: below 0, one fails "
             f"where the other does not, and can help.{cut} Communities: greedy modularity over the whole lines."
         )
@@ -113,25 +114,27 @@ def _member(source: Source, seen: Visits, cell: tuple[int, int]) -> None:
     solved, failed = (
         f"{formats.of(len(part), tried, 'prompt')}: {formats.rate_interval(len(part), tried)}" for part in (only, lost)
     )
-    st.markdown(f"Of the prompts it tried, **{name}** alone solved {solved}; alone failed {failed}.")
+    parts.text(f"Of the prompts it tried, **{name}** alone solved {solved}; alone failed {failed}.")
     both = np.concatenate([only[: DRAWN_PROMPTS // 2], lost[: DRAWN_PROMPTS // 2]])
     if len(both):
-        st.markdown("**Its own prompts** :gray[lines: solved; broken: tried, not solved]")
-        _neighbourhood(source, seen, both, f"The prompts that {labels[slot]} alone solved or failed")
-    for heading, places in ((f"Only {name} solved", only), (f"Only {name} failed", lost)):
+        parts.text("**Its own prompts** :gray[lines: solved; broken: tried, not solved]")
+        alt = f"The prompts that {labels[slot]} alone solved or failed"
+        _neighbourhood(source, seen, both, "graph_own_prompts", alt)
+    for verb, places in (("solved", only), ("failed", lost)):
         if len(places):
             more = f" :gray[the newest {LISTED} of {formats.count(len(places))}]" if len(places) > LISTED else ""
-            st.markdown(f"**{heading}**{more}")
-            _list(source, seen, places[:LISTED], labels)
+            parts.text(f"**Only {name} {verb}**{more}")
+            _list(source, seen, places, labels, f"graph_only_{verb}")
     if not (len(only) or len(lost)):
         parts.nothing("Every prompt it solved was solved by another member too, and every one it failed failed by one.")
 
 
-def _list(source: Source, seen: Visits, places: np.ndarray, labels: list[str]) -> None:
-    """Prompts with who solved them, and links."""
-    texts = source.prompts(tuple(seen.prompts[places].tolist()))
+def _list(source: Source, seen: Visits, places: np.ndarray, labels: list[str], name: str) -> None:
+    """The newest of these prompts with who solved them, and links."""
+    shown = places[:LISTED]
+    texts = source.prompts(tuple(seen.prompts[shown].tolist()))
     rows = []
-    for place in places.tolist():
+    for place in shown.tolist():
         key = int(seen.prompts[place])
         record = texts.get(key)
         solved = [labels[slot] for slot in np.flatnonzero(seen.solved[place])]
@@ -145,7 +148,14 @@ def _list(source: Source, seen: Visits, places: np.ndarray, labels: list[str]) -
                 "Graph": f"[who else ↗](complementarity?{query})",
             }
         )
-    st.table(pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Prompts and who solved them")
+    parts.table(
+        pd.DataFrame(rows),
+        key=name,
+        data=lambda: frames_files.visits(
+            parts.names(source.info), seen.prompts[places].tolist(), seen.tried[places], seen.solved[places]
+        ),
+        alt="Prompts and who solved them",
+    )
 
 
 def _who(solved: list[str], members: int) -> str:
@@ -168,20 +178,21 @@ def _prompt(source: Source, window: Window, places: NewestPlaces, seen: Visits, 
     if key is None or record is None:
         parts.nothing("No such prompt in these steps; “who else” in a table of prompts chooses one.")
         return
-    st.markdown(safe_text.math_line(record.text, 300))
+    parts.text(safe_text.math_line(record.text, 300))
     _visits_table(source, window, key, labels)
     graph = success_graph.bipartite([member.name for member in source.info.members], seen)
     near = success_graph.nearest(graph, key, DRAWN_PROMPTS)
     if len(near) < 2:
         parts.nothing("Nobody solved it in these steps, or no other prompt has one of its solvers.")
         return
-    st.markdown("**Prompts with the same solvers** :gray[lines: solved; broken: tried, not solved]")
+    parts.text("**Prompts with the same solvers** :gray[lines: solved; broken: tried, not solved]")
     place_of = {int(prompt): place for place, prompt in enumerate(seen.prompts)}
     places_near = np.array([place_of[prompt] for prompt in near])
-    _neighbourhood(source, seen, places_near, "The prompts whose solvers are most like those of the chosen one")
+    alt = "The prompts whose solvers are most like those of the chosen one"
+    _neighbourhood(source, seen, places_near, "graph_prompts", alt)
 
 
-def _neighbourhood(source: Source, seen: Visits, places: np.ndarray, alt: str) -> None:
+def _neighbourhood(source: Source, seen: Visits, places: np.ndarray, key: str, alt: str) -> None:
     """Some prompts beside all members, joined where one solved the other."""
     labels = parts.labels(source.info)
     keys = seen.prompts[places].tolist()
@@ -191,7 +202,14 @@ def _neighbourhood(source: Source, seen: Visits, places: np.ndarray, alt: str) -
     option = charts_graph.neighbourhood(
         labels, parts.colours(), names, seen.tried[places] > 0, seen.solved[places] > 0, height=height
     )
-    st.echarts_chart(option, width="stretch", height=height, theme=None, key="graph_prompts", alt=alt)
+    tried, solved = seen.tried[places], seen.solved[places]
+    parts.diagram(
+        option,
+        key=key,
+        height=height,
+        alt=alt,
+        data=lambda: frames_files.visits(parts.names(source.info), keys, tried, solved),
+    )
 
 
 def _default_prompt(places: NewestPlaces, cell: tuple[int, int]) -> int | None:
@@ -226,6 +244,11 @@ def _visits_table(source: Source, window: Window, key: int, labels: list[str]) -
             }
         )
     if rows:
-        st.table(pd.DataFrame(rows), border="horizontal", hide_index=True, alt="What every member made of the prompt")
+        parts.table(
+            pd.DataFrame(rows),
+            key="graph_visits",
+            data=lambda: frames_files.prompt_visits(parts.names(source.info), key, visits),
+            alt="What every member made of the prompt",
+        )
     else:
         parts.nothing("No member was asked this prompt in these steps.")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import combinations
 
 import numpy as np
-import streamlit as st
 
-from dashboard import charts, formats, frames, health_charts, parts, safe_text
+from dashboard import charts, formats, frames, frames_files, health_charts, parts, safe_text
 from dashboard.controls import Window
 from dashboard.source import Source
 from graft.complementarity import phi_coefficient, phi_standard_error
@@ -37,11 +36,16 @@ def uptake(source: Source, window: Window) -> None:
         parts.nothing(missing)
         return
     rows, cut = frames.uptake_rows(parts.labels(source.info), edges, total, MOST_EDGES)
-    parts.chart(health_charts.uptake(parts.colours(), len(rows)), key="overview_uptake", uptake=rows)
+    parts.chart(
+        health_charts.uptake(parts.colours(), len(rows)),
+        key="overview_uptake",
+        data=lambda: frames_files.uptake(parts.names(source.info), edges, total),
+        uptake=rows,
+    )
     waiting = formats.of(total["grafted_seen"] + total["held_out_seen"], total["grafted"] + total["held_out"], "place")
     note = f" · {formats.counted(cut, 'pair')} with fewer visits left out" if cut else ""
     note += uptake_note(every)
-    st.caption(f"n: visits after a graft v after a withheld one · met again so far: {waiting}{note}")
+    parts.caption(f"n: visits after a graft v after a withheld one · met again so far: {waiting}{note}")
 
 
 def uptake_every(source: Source, window: Window) -> int:
@@ -87,9 +91,16 @@ def coverage(source: Source, window: Window) -> None:
         parts.nothing("This run did not record its coverage.")
         return
     labels = ["together", "best member", "mean of members"]
-    curves, hover = frames.rate_curves(labels, edges, *frames.coverage_counts(union, prompts, solved, asked))
+    k, n = frames.coverage_counts(union, prompts, solved, asked)
+    curves, hover = frames.rate_curves(labels, edges, k, n)
     spec = charts.curves(labels, parts.colours(), quantity="share of prompts solved", slots=_unlike_members(source, 3))
-    parts.chart(spec, key="health_coverage", curves=curves, hover=hover)
+    parts.chart(
+        spec,
+        key="health_coverage",
+        data=lambda: frames_files.history(labels, edges, curves, "of", numerator=k, denominator=n),
+        curves=curves,
+        hover=hover,
+    )
 
 
 def correlation(source: Source, window: Window) -> None:
@@ -123,7 +134,13 @@ def correlation(source: Source, window: Window) -> None:
     curves, hover = frames.value_curves(labels, edges, value, frames.Z * half, n, bounds=(-1.0, 1.0))
     slots = _unlike_members(source, len(labels))
     spec = charts.curves(labels, parts.colours(), quantity="failure correlation", slots=slots, number=charts.PLAIN)
-    parts.chart(spec, key="health_correlation", curves=curves, hover=hover)
+    parts.chart(
+        spec,
+        key="health_correlation",
+        data=lambda: frames_files.history(labels, edges, curves, "pair", n=n),
+        curves=curves,
+        hover=hover,
+    )
 
 
 def _unlike_members(source: Source, lines: int) -> list[int]:
@@ -141,6 +158,6 @@ def warnings(source: Source, window: Window) -> None:
     for event in found[:WARNINGS]:
         member = f" **{safe_text.inline(formats.clean(event.member, 24))}**" if event.member else ""
         text = safe_text.inline(formats.shorten(formats.clean(event.message, 2_000), 320))
-        st.markdown(f":orange-badge[step {formats.count(event.step or 0)}]{member} {text}")
+        parts.text(f":orange-badge[step {formats.count(event.step or 0)}]{member} {text}")
     if len(found) > WARNINGS:
-        st.caption(f"{formats.counted(len(found) - WARNINGS, 'earlier warning')} in these steps.")
+        parts.caption(f"{formats.counted(len(found) - WARNINGS, 'earlier warning')} in these steps.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -178,6 +178,20 @@ def sortable_table(
 def numbers(key: str, data: Numbers) -> None:
     """Numbers that the page says in sentences, for files."""
     _keep(sheet.Table(key, data))
+
+
+def file(label: str, *, key: str, suffix: str, mime: str, make: Callable[[], bytes]) -> None:
+    """A file in a format of its own, made when it is asked for."""
+    _keep(sheet.File(key, suffix, mime, make))
+    st.download_button(
+        label,
+        make,
+        file_name=f"{key}.{suffix}",
+        mime=mime,
+        on_click="ignore",
+        icon=":material/download:",
+        key=f"{key}_{suffix}",
+    )
 
 
 def text(markdown: str, **look: Any) -> None:

@@ -41,6 +41,16 @@ class Table:
     markdown: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class File:
+    """Something that is neither a chart nor a table, in a format of its own: `suffix` as in a file's name."""
+
+    name: str
+    suffix: str
+    mime: str
+    make: Callable[[], bytes]
+
+
 @dataclass(frozen=True)
 class Text:
     """A sentence or a list in the page's Markdown, `small` for a caption."""
@@ -57,7 +67,8 @@ class Quote:
     written: str
 
 
-Item = Chart | Table | Text | Quote
+Named = Chart | Table | File
+Item = Named | Text | Quote
 
 
 @dataclass(eq=False)
@@ -70,8 +81,8 @@ class Panel:
     items: list[Item] = field(default_factory=list)
 
     def names(self) -> set[str]:
-        """The names of its charts and tables."""
-        return {item.name for item in self.items if isinstance(item, Chart | Table)}
+        """The names of its charts, tables and files."""
+        return {item.name for item in self.items if isinstance(item, Named)}
 
 
 @dataclass(eq=False)
@@ -87,7 +98,7 @@ class Sheet:
 
     def add(self, item: Item) -> None:
         """To the panel that was begun last. ValueError for the name of another chart, or of another table."""
-        if isinstance(item, Chart | Table):
+        if isinstance(item, Named):
             for other in (one for panel in self.panels for one in panel.items):
                 if type(other) is type(item) and other.name == item.name:
                     raise ValueError(f"the page has two of {item.name}")
@@ -100,7 +111,7 @@ class Sheet:
         known = {name for panel in self.panels for name in panel.names()}
         for panel in other.panels:
             if panel.names() - known:
-                kept = [i for i in panel.items if not (isinstance(i, Chart | Table) and i.name in known)]
+                kept = [one for one in panel.items if not (isinstance(one, Named) and one.name in known)]
                 self.panels.append(Panel(panel.title, panel.explanation, panel.help, kept))
 
 
