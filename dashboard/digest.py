@@ -110,6 +110,8 @@ def _grafts(source: Source, window: Window) -> str:
     span = f"{formats.signed(low, 1)} to {formats.signed(high, 1)}"
     visits = f"n {formats.count(total['grafted_seen'])} v {formats.count(total['held_out_seen'])} withheld"
     word = ":green-badge[yes]" if low > 0 else ":red-badge[they hurt]" if high < 0 else ":gray-badge[open]"
+    if not frames.enough_visits(total):
+        word = ":gray-badge[too few visits]"
     return f"Grafts **{formats.signed(middle, 1)}** points :gray[({span}), {visits}{health.uptake_note(every)}] {word}"
 
 
@@ -128,8 +130,6 @@ def _healthy(source: Source, window: Window, _: dict[str, np.ndarray]) -> list[s
     for level, colour in (("error", "red"), ("warning", "orange")):
         if counts[level]:
             many = formats.counted(counts[level], level)
-    if not frames.enough_visits(total):
-        word = ":gray-badge[too few visits]"
             newest = next(event for event in found if event.level == level)
             at = "" if newest.step is None else f"step {formats.count(newest.step)}: "
             text = safe_text.inline(formats.shorten(formats.clean(newest.message, 2_000), 150))

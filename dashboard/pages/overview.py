@@ -162,6 +162,7 @@ def _curves(source: Source, slots: list[int], edges: list[int], k: np.ndarray, n
         slots=slots,
     )
     parts.chart(spec, key=f"overview_{key}", curves=curves, hover=hover)
+    parts.cut_note(len(slots), asked, "furthest from the mean")
 
 
 def _members(
@@ -190,7 +191,6 @@ def _members(
         alt="Accuracy, all-fail rate, entropy, clipped tokens and speed of every member",
     )
 
-    parts.cut_note(len(slots), asked, "furthest from the mean")
 
 def _member_columns(table: pd.DataFrame) -> dict[str, object]:
     column = st.column_config
