@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 
 from dashboard.frames import Array, uptake_points, wilson
-from dashboard.measures import Values
-from server.store.reader import PromptVisits
+from dashboard.frames_training import Series
+from dashboard.measures import Counts, Values, clustered
+from server.store.reader import NewestTransfers, PromptVisits
 
 
 def shares(heads: Mapping[str, Sequence[Any]], k: Array, n: Array) -> pd.DataFrame:
@@ -26,7 +27,7 @@ def shares(heads: Mapping[str, Sequence[Any]], k: Array, n: Array) -> pd.DataFra
 
 def means(heads: Mapping[str, Sequence[Any]], numerator: Array, denominator: Array) -> pd.DataFrame:
     """A row for each numerator / denominator [R] that has no interval."""
-    value = np.divide(numerator, denominator, out=np.full(len(denominator), np.nan), where=np.asarray(denominator) > 0)
+    value = _ratio(numerator, denominator)
     return pd.DataFrame({**heads, "numerator": numerator, "denominator": denominator, "value": value})
 
 
@@ -132,3 +133,103 @@ def prompt_visits(names: Sequence[str], prompt: int, found: PromptVisits) -> pd.
         "member": [names[i] for i in found.member],
     }
     return shares(heads, found.successes, found.n).assign(errors=found.errors)
+
+
+_PAIR_COUNTS = ("routed", "held_out", "grafted", "responses", "admitted", "refused_floor", "refused_other", "n_s")
+
+
+def pairs(names: Sequence[str], counts: Counts, newest: NewestTransfers) -> pd.DataFrame:
+    """Every (receiver, source) with a group that could have moved: its counts, and shares and means with intervals.
+
+    Intervals of admitted responses and of s draw transferred groups whole; their spread is that of the `newest` ones
+    where there are more. That of the admitted share is never inside Wilson's: groups that are all alike would leave no
+    width at all.
+    """
+    size = len(names)
+    admission, spread = (
+        clustered(newest, part, total, counts[count], size)
+        for part, total, count in (
+            (newest.admitted, newest.responses, "responses"),
+            (newest.sum_s, newest.n_s, "n_s"),
+        )
+    )
+    fails = np.asarray(counts["both_attempted_fail"])
+    chosen = ((fails > 0) | (np.asarray(counts["routed"]) > 0)) & ~np.eye(size, dtype=bool)
+    rows, columns = np.nonzero(chosen)
+    own = {name: np.asarray(counts[name])[chosen] for name in _PAIR_COUNTS}
+    solved, solved_low, solved_high = wilson(np.asarray(counts["solved"])[chosen], fails[chosen])
+    share, low, high = wilson(own["admitted"], own["responses"])
+    half = admission[chosen]
+    mean_s = _ratio(np.asarray(counts["sum_s"])[chosen], own["n_s"])
+    return pd.DataFrame(
+        {
+            "receiver": [names[i] for i in rows],
+            "source": [names[j] for j in columns],
+            "all_fail": fails[chosen],
+            "solved": np.asarray(counts["solved"])[chosen],
+            "solved_share": solved,
+            "solved_low": solved_low,
+            "solved_high": solved_high,
+            **own,
+            "admitted_share": share,
+            "admitted_low": np.where(np.isfinite(half), np.maximum(0.0, np.fmin(low, share - half)), low),
+            "admitted_high": np.where(np.isfinite(half), np.minimum(1.0, np.fmax(high, share + half)), high),
+            "mean_s": mean_s,
+            "mean_s_low": np.maximum(0.0, mean_s - spread[chosen]),
+            "mean_s_high": mean_s + spread[chosen],
+            "mean_weight": _ratio(np.asarray(counts["sum_w"])[chosen], own["admitted"]),
+        }
+    )
+
+
+def _ratio(numerator: Array, denominator: Array) -> np.ndarray:
+    """numerator / denominator [R]; NaN over 0."""
+    top, bottom = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
+    return np.divide(top, bottom, out=np.full(len(top), np.nan), where=bottom > 0)
+
+
+def pooled(names: Sequence[str], edges: Sequence[int], series: Series) -> pd.DataFrame:
+    """A metric in every bucket of steps: its pooled mean, and its smallest and largest single step where these were
+    read; both are the mean where every bucket is one step."""
+    value = series.value
+    low, high = (series.low, series.high) if max(np.diff(edges)) > 1 else (value, value)
+    unread = np.full(value.shape, np.nan)
+    curves = pd.DataFrame({"value": value.ravel(), "low": np.nan, "high": np.nan})
+    table = history(names, edges, curves, numerator=series.numerator, denominator=series.denominator)
+    steps = {"smallest_step": low, "largest_step": high}
+    return table.drop(columns=["low", "high"]).assign(
+        **{name: (unread if part is None else part).ravel() for name, part in steps.items()}
+    )
+
+
+def clipped(
+    names: Sequence[str], slots: Sequence[int], counts: Mapping[tuple[str, int], tuple[Array, Array]]
+) -> pd.DataFrame:
+    """Clipped of all tokens by member, origin and place of the minibatch, from 1; no interval: tokens of one response
+    are not independent."""
+    chosen, rows = list(slots), []
+    for (kind, place), (numerator, denominator) in counts.items():
+        table = means({"member": [names[slot] for slot in chosen]}, numerator[chosen], denominator[chosen])
+        rows.append(table.assign(tokens=kind, minibatch=place + 1))
+    return pd.concat(rows, ignore_index=True)
+
+
+def metrics(names: Sequence[str], slots: Sequence[int], totals: Mapping[str, tuple[Array, Array]]) -> pd.DataFrame:
+    """Some metrics over the window by member."""
+    chosen = list(slots)
+    rows = [
+        means({"member": [names[slot] for slot in chosen], "metric": name}, numerator[chosen], denominator[chosen])
+        for name, (numerator, denominator) in totals.items()
+    ]
+    return pd.concat(rows, ignore_index=True)
+
+
+def seconds(names: Sequence[str], slots: Sequence[int], totals: Mapping[str, Array]) -> pd.DataFrame:
+    """Seconds of every member by activity, and their share of all of its seconds."""
+    rows = [
+        {"member": names[slot], "activity": name, "seconds": float(part[slot])}
+        for slot in slots
+        for name, part in totals.items()
+    ]
+    table = pd.DataFrame(rows)
+    return table.assign(share=_ratio(table["seconds"], table.groupby("member")["seconds"].transform("sum")))

@@ -6,9 +6,8 @@ import re
 
 import numpy as np
 import pandas as pd
-import streamlit as st
 
-from dashboard import charts, charts_training, formats, frames, frames_training, paper, parts, safe_text
+from dashboard import charts, charts_training, formats, frames, frames_files, frames_training, paper, parts, safe_text
 from dashboard.controls import Choice, Window, pick
 from dashboard.frames_training import Series
 from dashboard.source import Source
@@ -61,7 +60,7 @@ def draw(source: Source, choice: Choice) -> None:
         if name in known:
             with beside, parts.card():
                 _curve(source, slots, edges, window, name, quantity, explanation, share, help_text)
-    st.caption(_about(edges, window))
+    parts.caption(_about(edges, window))
     with parts.card(stretch=False):
         _clipped(source, slots, window, known)
     with parts.card(stretch=False):
@@ -93,7 +92,7 @@ def _not_finite(source: Source, slots: list[int], edges: list[int], known: set[s
                 if broken[:, slot].any()
             ]
     if found:
-        st.error("Not a number: " + ", ".join(found) + ". Gaps in the curves.", icon=":material/error:")
+        parts.warn("Not a number: " + ", ".join(found) + ". Gaps in the curves.", "error")
 
 
 def _reward(source: Source, slots: list[int], edges: list[int]) -> None:
@@ -104,7 +103,14 @@ def _reward(source: Source, slots: list[int], edges: list[int]) -> None:
     shown = [parts.labels(source.info)[slot] for slot in slots]
     curves, hover = frames.rate_curves(shown, edges, right[:, slots], rollouts[:, slots])
     spec = charts.curves(shown, parts.colours(), quantity="reward", height=parts.curve_height(len(shown)), slots=slots)
-    parts.chart(spec, key="training_reward", curves=curves, hover=hover)
+    whole, k, n = [parts.names(source.info)[slot] for slot in slots], right[:, slots], rollouts[:, slots]
+    parts.chart(
+        spec,
+        key="training_reward",
+        data=lambda: frames_files.history(whole, edges, curves, numerator=k, denominator=n),
+        curves=curves,
+        hover=hover,
+    )
     parts.cut_note(len(slots), asked, "furthest from the mean")
 
 
@@ -137,7 +143,14 @@ def _curve(
         slots=slots,
         number=charts.PERCENT if share else charts.PLAIN,
     )
-    parts.chart(spec, key=f"training_{name}", curves=curves, hover=hover)
+    whole = [parts.names(source.info)[slot] for slot in slots]
+    parts.chart(
+        spec,
+        key=f"training_{name}",
+        data=lambda: frames_files.pooled(whole, edges, series),
+        curves=curves,
+        hover=hover,
+    )
     parts.cut_note(len(slots), asked, "furthest from the mean")
 
 
@@ -167,10 +180,13 @@ def _clipped(source: Source, slots: list[int], window: Window, known: set[str]) 
         for place in places
     }
     rows = frames_training.clip_rows([safe_text.inline(labels[slot]) for slot in slots], slots, places, counts)
-    st.table(
-        pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Share of clipped tokens by minibatch and origin"
+    parts.table(
+        pd.DataFrame(rows),
+        key="training_clipped",
+        data=lambda: frames_files.clipped(parts.names(source.info), slots, counts),
+        alt="Share of clipped tokens by minibatch and origin",
     )
-    st.caption(paper.clipping())
+    parts.caption(paper.clipping())
 
 
 def _mismatch(source: Source, slots: list[int], window: Window, known: set[str]) -> None:
@@ -196,7 +212,12 @@ def _mismatch(source: Source, slots: list[int], window: Window, known: set[str])
     if not recorded:
         parts.nothing("This run recorded no engine log-probabilities.")
         return
-    st.table(pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Engine against trainer, by member")
+    parts.table(
+        pd.DataFrame(rows),
+        key="training_mismatch",
+        data=lambda: frames_files.metrics(parts.names(source.info), slots, totals),
+        alt="Engine against trainer, by member",
+    )
 
 
 def _time(source: Source, slots: list[int], window: Window, known: set[str]) -> None:
@@ -215,4 +236,9 @@ def _time(source: Source, slots: list[int], window: Window, known: set[str]) -> 
         parts.nothing("This run recorded no times by member.")
         return
     spec = charts_training.activities([labels[slot] for slot in slots], parts.colours())
-    parts.chart(spec, key="training_time", activities=rows)
+    parts.chart(
+        spec,
+        key="training_time",
+        data=lambda: frames_files.seconds(parts.names(source.info), slots, totals),
+        activities=rows,
+    )

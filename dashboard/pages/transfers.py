@@ -14,18 +14,16 @@ from dashboard import (
     charts_transfers,
     formats,
     frames,
+    frames_files,
     health,
-    measures,
     parts,
     replays,
     safe_text,
 )
 from dashboard.controls import Choice, Window, pick
 from dashboard.source import Source
-from graft.complementarity import wilson_interval
 from server.store.reader import NewestTransfers
 
-COUNTED = ("routed", "grafted", "held_out", "responses", "admitted", "refused_floor", "refused_other")
 SHOWN_PAIRS = 12
 FLOW, NETWORK = "flow", "network"
 
@@ -87,12 +85,18 @@ def _moved(source: Source, pairs: dict[str, np.ndarray]) -> None:
     else:
         option = charts_transfers.network(labels, colours, moved, height=height)
     alt = charts_transfers.described(labels, moved)
-    st.echarts_chart(option, width="stretch", height=height, theme=None, key=f"transfers_{shape}", alt=alt)
+    parts.diagram(
+        option,
+        key=f"transfers_{shape}",
+        height=height,
+        alt=alt,
+        data=lambda: frames_files.flows(parts.names(source.info), moved, "admitted"),
+    )
     drawn = charts_transfers.strongest(moved)
     shown = sum(int(moved[pair]) for pair in drawn)
     total = int(moved.sum())
     cut = f" Drawn: the {len(drawn)} strongest of {edges} pairs." if len(drawn) < edges else ""
-    st.caption(f"{formats.of(shown, total, 'admitted response')}.{cut}")
+    parts.caption(f"{formats.of(shown, total, 'admitted response')}.{cut}")
 
 
 def _rescued(source: Source, slots: list[int], edges: list[int]) -> None:
@@ -124,12 +128,19 @@ def _curves(source: Source, slots: list[int], edges: list[int], k: np.ndarray, n
     shown = [names[slot] for slot in slots]
     curves, hover = frames.rate_curves(shown, edges, k[:, slots], n[:, slots])
     spec = charts.curves(shown, parts.colours(), quantity=key, height=parts.curve_height(len(shown)), slots=slots)
-    parts.chart(spec, key=f"transfers_{key}", curves=curves, hover=hover)
+    whole, k, n = [parts.names(source.info)[slot] for slot in slots], k[:, slots], n[:, slots]
+    parts.chart(
+        spec,
+        key=f"transfers_{key}",
+        data=lambda: frames_files.history(whole, edges, curves, numerator=k, denominator=n),
+        curves=curves,
+        hover=hover,
+    )
     parts.cut_note(len(slots), asked, "with the most")
 
 
 def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None:
-    """One row for each pair that exchanged anything, sortable, and as a file."""
+    """One row for each pair that exchanged anything, sortable."""
     parts.title(
         "Every pair",
         "counts over the window",
@@ -143,28 +154,19 @@ def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None
     if table.empty:
         parts.nothing("No pair has an all-fail group that both sampled.")
         return
-    st.dataframe(
+    parts.sortable_table(
         table,
-        hide_index=True,
+        key="transfers_pairs",
+        data=lambda: frames_files.pairs(parts.names(source.info), pairs, newest),
         width="stretch",
         height="content" if len(table) <= SHOWN_PAIRS else 460,
         placeholder=formats.MISSING,
         column_config=_columns(table),
         # Counts that follow from the others are in the file alone.
         column_order=[name for name in table.columns if name not in ("Solved", "Grafted")],
-        key="transfers_pairs",
-    )
-    st.download_button(
-        "CSV",
-        table.to_csv(index=False).encode(),
-        file_name=f"transfers-{window.first}-{window.last}.csv",
-        mime="text/csv",
-        on_click="ignore",
-        icon=":material/download:",
-        key="transfers_csv",
     )
     if newest.first_step > window.first:
-        st.caption(f"Intervals: the spread of groups from step {formats.count(newest.first_step)} on, the newest.")
+        parts.caption(f"Intervals: the spread of groups from step {formats.count(newest.first_step)} on, the newest.")
 
 
 # Pixels of the columns of numbers, as wide as their titles.
@@ -189,68 +191,27 @@ def _columns(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def pair_table(labels: list[str], pairs: dict[str, np.ndarray], newest: NewestTransfers) -> pd.DataFrame:
-    """Every (receiver, source) with a group that could have moved; ratios are empty where nothing was counted.
-
-    Intervals draw transferred groups whole; their spread is that of the `newest` ones where there are more.
-    """
-    size, rows = len(labels), []
-    admission, mean_s = (
-        measures.clustered(newest, part, total, pairs[count], size)
-        for part, total, count in (
-            (newest.admitted, newest.responses, "responses"),
-            (newest.sum_s, newest.n_s, "n_s"),
-        )
-    )
-    for i, receiver in enumerate(labels):
-        for j, giver in enumerate(labels):
-            fails = int(pairs["both_attempted_fail"][i, j])
-            counts = {name: int(pairs[name][i, j]) for name in COUNTED}
-            if i == j or not (fails or counts["routed"]):
-                continue
-            rows.append(
-                {
-                    "Receiver": receiver,
-                    "Source": giver,
-                    "All-fail": fails,
-                    "Solved": int(pairs["solved"][i, j]),
-                    "Solved %": _share(int(pairs["solved"][i, j]), fails),
-                    "Routed": counts["routed"],
-                    "Held out": counts["held_out"],
-                    "Grafted": counts["grafted"],
-                    "Responses": counts["responses"],
-                    "Admitted": counts["admitted"],
-                    "Admitted %": _share(counts["admitted"], counts["responses"]),
-                    "95 %": _admitted_range(counts["admitted"], counts["responses"], float(admission[i, j])),
-                    "Floor": counts["refused_floor"],
-                    "Other": counts["refused_other"],
-                    "Mean s": _mean(float(pairs["sum_s"][i, j]), int(pairs["n_s"][i, j])),
-                    "95 % ": _range(_mean(float(pairs["sum_s"][i, j]), int(pairs["n_s"][i, j])), float(mean_s[i, j])),
-                    "Mean w": _mean(float(pairs["sum_w"][i, j]), counts["admitted"]),
-                }
-            )
-    return pd.DataFrame(rows)
+    """Every (receiver, source) with a group that could have moved; ratios are empty where nothing was counted."""
+    numbers = frames_files.pairs(labels, pairs, newest)
+    table = numbers.rename(columns=dict(_TITLES))[[title for _, title in _TITLES]]
+    table["Solved %"] *= 100
+    table["Admitted %"] *= 100
+    for title, name, scale, digits in (("95 %", "admitted", 100, 1), ("95 % ", "mean_s", 1, 2)):
+        bounds = zip(numbers[f"{name}_low"], numbers[f"{name}_high"], strict=True)
+        text = [_range(scale * low, scale * high, digits) for low, high in bounds]
+        table.insert(table.columns.get_loc("Admitted %" if scale == 100 else "Mean s") + 1, title, text)
+    return table
 
 
-def _share(k: int, n: int) -> float | None:
-    return 100 * k / n if n else None
+# Columns of `frames_files.pairs` and their titles.
+_TITLES = (
+    ("receiver", "Receiver"), ("source", "Source"), ("all_fail", "All-fail"), ("solved", "Solved"),
+    ("solved_share", "Solved %"), ("routed", "Routed"), ("held_out", "Held out"), ("grafted", "Grafted"),
+    ("responses", "Responses"), ("admitted", "Admitted"), ("admitted_share", "Admitted %"), ("refused_floor", "Floor"),
+    ("refused_other", "Other"), ("mean_s", "Mean s"), ("mean_weight", "Mean w"),
+)  # fmt: skip
 
 
-def _mean(total: float, n: int) -> float | None:
-    return total / n if n else None
-
-
-def _range(middle: float | None, half: float) -> str:
-    """An interval that cannot go below 0; "–" where it is not known."""
-    if middle is None or not np.isfinite(half):
-        return formats.MISSING
-    return f"{max(0.0, middle - half):.2f}–{middle + half:.2f}"
-
-
-def _admitted_range(k: int, n: int, half: float) -> str:
-    """In percent, by group, and never inside Wilson's: groups that are all alike would leave no width at all."""
-    if not n:
-        return formats.MISSING
-    low, high = wilson_interval(k, n)
-    if np.isfinite(half):
-        low, high = max(0.0, min(low, k / n - half)), min(1.0, max(high, k / n + half))
-    return f"{100 * low:.1f}–{100 * high:.1f}"
+def _range(low: float, high: float, digits: int) -> str:
+    """An interval; "–" where it is not known."""
+    return f"{low:.{digits}f}–{high:.{digits}f}" if np.isfinite(low) else formats.MISSING
