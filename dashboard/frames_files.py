@@ -16,7 +16,7 @@ import pandas as pd
 from dashboard.frames import Array, uptake_points, wilson
 from dashboard.frames_training import Series
 from dashboard.measures import Counts, Values, clustered
-from server.store.reader import NewestTransfers, PromptVisits
+from server.store.reader import NewestTransfers, PromptVisits, RunInfo
 
 
 def shares(heads: Mapping[str, Sequence[Any]], k: Array, n: Array) -> pd.DataFrame:
@@ -233,3 +233,15 @@ def seconds(names: Sequence[str], slots: Sequence[int], totals: Mapping[str, Arr
     ]
     table = pd.DataFrame(rows)
     return table.assign(share=_ratio(table["seconds"], table.groupby("member")["seconds"].transform("sum")))
+
+
+def runs(infos: Sequence[RunInfo]) -> pd.DataFrame:
+    """Runs without their configuration; moments in seconds since the epoch."""
+    names = ("uid", "name", "method", "seed", "status", "message", "created", "heartbeat", "first_step", "last_step")
+    return pd.DataFrame(
+        [
+            {name: getattr(info, name) for name in names}
+            | {"total_steps": info.total_steps, "members": len(info.members)}
+            for info in infos
+        ]
+    )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 import pandas as pd
 import streamlit as st
 
-from dashboard import formats, health, parts, safe_text
+from dashboard import formats, frames_files, health, parts, safe_text
 from dashboard.configuration import flat
 from dashboard.controls import Choice, Window, pick, search
 from dashboard.source import Source, all_runs
 from server.store.reader import EventInfo, RunInfo
 
 EVENTS = 500
+# Events in a file, the newest.
+FILE_EVENTS = 100_000
 SHOWN = 25
 ALL = "all"
 LEVELS = (ALL, "warning", "error", "info")
@@ -61,6 +64,8 @@ def _store(source: Source) -> None:
             with st.container(border=True, height="stretch", gap="xsmall"):
                 st.metric(label, value)
                 st.caption(below)
+    parts.begin("Store", "how large the record is")
+    parts.numbers("runs_store", lambda: pd.DataFrame([size]))
 
 
 def _runs(source: Source) -> None:
@@ -75,9 +80,14 @@ def _runs(source: Source) -> None:
     table = pd.DataFrame(rows)
     if not any(table["Message"]):
         table = table.drop(columns="Message")
-    st.table(table, border="horizontal", hide_index=True, alt="Every run with its status and progress")
+    parts.table(
+        table,
+        key="runs_runs",
+        data=lambda: frames_files.runs(all_runs()),
+        alt="Every run with its status and progress",
+    )
     if len(all_runs()) > SHOWN:
-        st.caption(f"The newest {SHOWN} of {formats.count(len(all_runs()))} runs; the sidebar has all.")
+        parts.caption(f"The newest {SHOWN} of {formats.count(len(all_runs()))} runs; the sidebar has all.")
 
 
 def _run_row(info: RunInfo, shown: bool, now: float) -> dict[str, str]:
@@ -106,9 +116,11 @@ def _verifier(source: Source, window: Window | None) -> None:
         parts.nothing("No step was committed.")
         return
     counts = source.ask("member_counts", window.first, window.last)
+    names = {"member": parts.names(source.info)}
     if not counts["errors"].any():
         judged = formats.counted(int(counts["rollouts"].sum()), "response")
-        st.markdown(f":green-badge[all judged] {judged} of these steps.")
+        parts.text(f":green-badge[all judged] {judged} of these steps.")
+        parts.numbers("runs_verifier", lambda: frames_files.shares(names, counts["errors"], counts["rollouts"]))
         return
     rows = [
         {
@@ -118,7 +130,12 @@ def _verifier(source: Source, window: Window | None) -> None:
         }
         for slot, label in enumerate(parts.labels(source.info))
     ]
-    st.table(pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Verifier faults by member")
+    parts.table(
+        pd.DataFrame(rows),
+        key="runs_verifier",
+        data=lambda: frames_files.shares(names, counts["errors"], counts["rollouts"]),
+        alt="Verifier faults by member",
+    )
 
 
 def _members(source: Source) -> None:
@@ -134,7 +151,12 @@ def _members(source: Source) -> None:
         }
         for label, member in zip(labels, source.info.members, strict=True)
     ]
-    st.table(pd.DataFrame(rows), border="horizontal", hide_index=True, alt="Members with model and tokenizer")
+    parts.table(
+        pd.DataFrame(rows),
+        key="runs_members",
+        data=lambda: pd.DataFrame([asdict(member) for member in source.info.members]),
+        alt="Members with model and tokenizer",
+    )
 
 
 def _events(source: Source) -> None:
@@ -148,8 +170,9 @@ def _events(source: Source) -> None:
         parts.nothing("No such event.")
     now = time.time()
     for event in found[:SHOWN]:
-        st.markdown(_event(event, now))
-    st.caption(
+        parts.text(_event(event, now))
+    parts.numbers("runs_events", lambda: pd.DataFrame([asdict(event) for event in source.events(FILE_EVENTS)]))
+    parts.caption(
         f"{formats.count(min(len(found), SHOWN))} of {formats.count(len(found))} among the newest "
         f"{formats.count(EVENTS)} events."
     )
@@ -183,10 +206,9 @@ def _configuration(source: Source) -> None:
     if not rows:
         parts.nothing("No such key.")
         return
-    st.dataframe(
+    parts.sortable_table(
         pd.DataFrame(rows),
-        hide_index=True,
+        key="configuration",
         width="stretch",
         height=min(35 * (len(rows) + 1) + 3, 460),
-        key="configuration",
     )
