@@ -67,8 +67,7 @@ def draw(source: Source, choice: Choice) -> None:
             with parts.card(stretch=False):
                 matrices.over_time(source, window, shown.measure)
         with parts.guarded():
-            _heading(source, window, pairs, cell, shown)
-            _prompts(source, window, cell)
+            _pair(source, window, pairs, cell, shown)
     with parts.card(stretch=False):
         graph_panels.draw(source, window, pairs, cell)
     beside = parts.side_by_side()
@@ -169,22 +168,28 @@ def _heading(source: Source, window: Window, pairs: dict[str, np.ndarray], cell:
     else:
         said = frames_population.counted(measure, value, int(n))
         bounds = frames_population.interval(measure, low, high)
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.subheader(f"{pair}: {said}", anchor=False, width="content")
-        parts.begin(f"{pair}: {said}", "", help_text)
-        if np.isfinite(low):
-            parts.caption(f"95 %: {bounds}", width="stretch", help=help_text)
+    st.subheader(f"{pair}: {said}", anchor=False, width="content")
+    parts.begin(f"{pair}: {said}", "", help_text)
+    if np.isfinite(low):
+        parts.caption(f"95 %: {bounds}", width="stretch", help=help_text)
 
 
-def _prompts(source: Source, window: Window, cell: tuple[int, int]) -> None:
-    """The prompts behind the chosen pair, a page at a time, each with a link to its responses."""
+def _pair(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int], shown: Shown) -> None:
+    """The chosen pair: its value, and the prompts behind it, a page at a time, each with a link to its responses."""
     labels = parts.labels(source.info)
     rows, total, offset = _page_of_prompts(source, window, cell)
-    failed, solved = (safe_text.inline(labels[slot]) for slot in cell)
+    # Of the other measures these prompts are not what was counted, so they have a title of their own.
+    counted_here = shown.measure.key == "complementarity"
     with st.container(horizontal=True, vertical_alignment="center"):
-        parts.title(f"{failed} failed, {solved} solved", "prompts, newest first")
-        if total > ROWS:
+        _heading(source, window, pairs, cell, shown)
+        if counted_here and total > ROWS:
             _pager(offset, total)
+    if not counted_here:
+        failed, solved = (safe_text.inline(labels[slot]) for slot in cell)
+        with st.container(horizontal=True, vertical_alignment="center"):
+            parts.title(f"{failed} failed, {solved} solved", "prompts, newest first")
+            if total > ROWS:
+                _pager(offset, total)
     if not rows:
         parts.nothing("No such prompt in these steps.")
         return
