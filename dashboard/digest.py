@@ -22,7 +22,7 @@ def draw(source: Source, window: Window, history: dict[str, np.ndarray]) -> None
     with st.grid(3, min_column_width=280):
         for title, panel in (("Who helps whom?", _who), ("Does it work?", _works), ("Is it healthy?", _healthy)):
             with parts.card():
-                st.markdown("  \n".join([f"**{title}**", *panel(source, window, history)]))
+                parts.titled(title, panel(source, window, history))
 
 
 def _who(source: Source, window: Window, _: dict[str, np.ndarray]) -> list[str]:
@@ -75,19 +75,27 @@ def _works(source: Source, window: Window, history: dict[str, np.ndarray]) -> li
 
 def _held_out(source: Source) -> list[str]:
     evaluations = source.ask("evaluations")
-    benchmarks = list(dict.fromkeys(result.benchmark for result in evaluations))
+    benchmark = next(iter(reporting(evaluations)), None)
     members = [member.name for member in source.info.members]
-    chosen = [result for result in evaluations if result.benchmark in benchmarks[:1]]
+    chosen = [result for result in evaluations if result.benchmark == benchmark]
     moves = frames.before_after(members, parts.labels(source.info), chosen)[1] if chosen else []
     twice = [(label, first, last) for label, first, last in moves if first.step != last.step]
     if not twice:
         return [":gray[Held-out accuracy: not yet evaluated twice.]"]
     up = sum(last.mean > first.mean for _, first, last in twice)
     middle, low, high = (formats.signed(100 * part, 1) for part in change(source, twice))
+    newest = twice[0][2]
+    problems = f"{formats.counted(newest.problems, 'problem')} of {formats.clean(newest.benchmark, 24)}"
     return [
         f"Held-out accuracy **{middle}** points :gray[({low} to {high}) in the mean, {up} of {len(twice)} up, "
-        f"n {formats.counted(twice[0][2].problems, 'problem')}]"
+        f"n {safe_text.inline(problems)}]"
     ]
+
+
+def reporting(evaluations: Sequence[EvaluationSummary]) -> list[str]:
+    """The benchmarks of these evaluations, test sets first: a validation set may have chosen the checkpoints."""
+    roles = {one.benchmark: one.role for one in evaluations}
+    return sorted(roles, key=lambda name: roles[name] != "test")
 
 
 def change(source: Source, moves: Sequence[tuple[str, EvaluationSummary, EvaluationSummary]]) -> MeanInterval:

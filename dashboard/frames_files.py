@@ -25,6 +25,12 @@ def shares(heads: Mapping[str, Sequence[Any]], k: Array, n: Array) -> pd.DataFra
     return pd.DataFrame({**heads, "numerator": k, "denominator": n, "value": value, "low": low, "high": high})
 
 
+def bounded(heads: Mapping[str, Sequence[Any]], k: Array, n: Array, bounds: Array) -> pd.DataFrame:
+    """A row for each of k of n [R] with an interval of another kind, `bounds` [2, R]."""
+    value, low, high = wilson(k, n)[0], bounds[0], bounds[1]
+    return pd.DataFrame({**heads, "numerator": k, "denominator": n, "value": value, "low": low, "high": high})
+
+
 def means(heads: Mapping[str, Sequence[Any]], numerator: Array, denominator: Array) -> pd.DataFrame:
     """A row for each numerator / denominator [R] that has no interval."""
     value = _ratio(numerator, denominator)
@@ -245,3 +251,22 @@ def runs(infos: Sequence[RunInfo]) -> pd.DataFrame:
             for info in infos
         ]
     )
+
+
+def member_figures(
+    names: Sequence[str],
+    slots: Sequence[int],
+    counts: Mapping[str, Array],
+    totals: Mapping[str, tuple[Array, Array]],
+    accuracy: Array,
+    all_fail: Array,
+) -> pd.DataFrame:
+    """Accuracy and all-fail rate of some members with their intervals [2, N], and metrics over the window."""
+    chosen = list(slots)
+    heads = {"member": [names[slot] for slot in chosen]}
+    figures = (("accuracy", "successes", "rollouts", accuracy), ("all_fail", "all_fail", "groups", all_fail))
+    rows = [
+        bounded(heads, counts[k][chosen], counts[n][chosen], bounds[:, chosen]).assign(metric=name)
+        for name, k, n, bounds in figures
+    ]
+    return pd.concat([*rows, metrics(names, slots, totals)], ignore_index=True)

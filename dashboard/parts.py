@@ -94,6 +94,13 @@ def title(quantity: str, explanation: str, help_text: str | None = None) -> None
     begin(quantity, explanation, help_text)
 
 
+def titled(heading: str, lines: list[str]) -> None:
+    """A heading with some short lines below it."""
+    begin(heading)
+    _keep(sheet.Text("  \n".join(lines)))
+    st.markdown("  \n".join([f"**{heading}**", *lines]))
+
+
 def begin(quantity: str, explanation: str = "", help_text: str | None = None) -> None:
     """Begin a section of an export where the page needs no title, or has another one."""
     keeping = sheet.current()
@@ -175,9 +182,9 @@ def sortable_table(
     st.dataframe(shown, hide_index=True, key=key, **look)
 
 
-def numbers(key: str, data: Numbers) -> None:
-    """Numbers that the page says in sentences, for files."""
-    _keep(sheet.Table(key, data))
+def numbers(key: str, data: Numbers, shown: pd.DataFrame | None = None) -> None:
+    """Numbers that the page says in another way than in a table; `shown`: how an export writes them."""
+    _keep(sheet.Table(key, data, shown))
 
 
 def file(label: str, *, key: str, suffix: str, mime: str, make: Callable[[], bytes]) -> None:

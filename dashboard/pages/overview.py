@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 
-from dashboard import by_prompt, charts, digest, formats, frames, health, parts, safe_text
+from dashboard import by_prompt, charts, digest, formats, frames, frames_files, health, parts, safe_text
 from dashboard.controls import Choice, Window
 from dashboard.palette import member_colour
 from dashboard.source import Source
@@ -45,14 +47,14 @@ def draw(source: Source, choice: Choice) -> None:
     with parts.guarded():
         broken = digest.not_finite(source, window)
         if broken:
-            st.warning(f"Not a number: {', '.join(broken)}.", icon=":material/warning:")
+            parts.warn(f"Not a number: {', '.join(broken)}.")
         _members(source, slots, window, history, bounds)
     if parts.exchanges(source.info):
         with parts.card(stretch=False):
             health.uptake(source, window)
     _below(source)
     width = max(np.diff(edges))
-    st.caption(
+    parts.caption(
         f"1 point = {formats.counted(width, 'step')} · figures and table: {by_prompt.HELP} Bands of the curves: "
         "Wilson's, which take each for itself and are somewhat too narrow."
     )
@@ -82,32 +84,56 @@ def _cards(source: Source, window: Window, bounds: by_prompt.Bounds) -> None:
     fails, groups = int(counts["all_fail"].sum()), int(counts["groups"].sum())
     admitted, responses = int(pairs["admitted"].sum()), int(pairs["responses"].sum())
     exchange = parts.exchanges(source.info)
-    with st.grid(5 if exchange else 3, min_column_width=180):
+    received = int(counts["received"].sum())
+    cards = [_Card("All-fail groups", fails, groups, bounds.failed, "group", _HELP["all_fail"])]
+    if exchange:
+        cards.append(_Card("Rescued by a peer", received, fails, bounds.received, "group", _HELP["received"]))
+        cards.append(_Card("Admitted by the gate", admitted, responses, bounds.admitted, "response", _HELP["admitted"]))
+    with st.grid(2 + len(cards), min_column_width=180):
         _progress_card(source)
-        _rate_card(
-            "All-fail groups",
-            (fails, groups),
-            bounds.failed,
-            "group",
-            "Groups in which every rollout of the member failed.",
-        )
-        if exchange:
-            _rate_card(
-                "Rescued by a peer",
-                (int(counts["received"].sum()), fails),
-                bounds.received,
-                "group",
-                "All-fail groups for which a peer's group came, with at least one response that was admitted.",
-            )
-            _rate_card(
-                "Admitted by the gate",
-                (admitted, responses),
-                bounds.admitted,
-                "response",
-                "Transferred responses that enter the update. The others have a compatibility s at or below the floor, "
-                "or do not fit the receiver's tokens.",
-            )
+        for card in cards:
+            _rate_card(card)
         _heartbeat_card(source)
+    parts.begin("Figures of the run", str(window), by_prompt.HELP)
+    parts.numbers("overview_figures", lambda: _figures(cards), pd.DataFrame([card.shown() for card in cards]))
+
+
+_HELP = {
+    "all_fail": "Groups in which every rollout of the member failed.",
+    "received": "All-fail groups for which a peer's group came, with at least one response that was admitted.",
+    "admitted": "Transferred responses that enter the update. The others have a compatibility s at or below the floor, "
+    "or do not fit the receiver's tokens.",
+}
+
+
+class _Card(NamedTuple):
+    """A share with its k of n and its interval."""
+
+    label: str
+    k: int
+    n: int
+    bounds: tuple[float, float]
+    unit: str
+    help: str
+
+    def interval(self) -> str:
+        return formats.bounds(*self.bounds) if self.n else formats.MISSING
+
+    def shown(self) -> dict[str, str]:
+        """The same as a row of a table."""
+        share = formats.rate(self.k, self.n)
+        return {
+            "Figure": self.label,
+            "Share": share,
+            "95 %": self.interval(),
+            "Of": formats.of(self.k, self.n, self.unit),
+        }
+
+
+def _figures(cards: list[_Card]) -> pd.DataFrame:
+    heads = {"figure": [card.label for card in cards]}
+    k, n = (np.array([getattr(card, name) for card in cards]) for name in ("k", "n"))
+    return frames_files.bounded(heads, k, n, np.array([card.bounds for card in cards]).T)
 
 
 def _progress_card(source: Source) -> None:
@@ -120,13 +146,12 @@ def _progress_card(source: Source) -> None:
         st.caption(f"{eta}step {formats.count(done)} of {formats.count(info.total_steps)}")
 
 
-def _rate_card(label: str, share: tuple[int, int], bounds: tuple[float, float], unit: str, help_text: str) -> None:
-    """A share (k, n) with its k of n and its interval."""
+def _rate_card(card: _Card) -> None:
     with st.container(border=True, height="stretch", gap="xsmall"):
-        st.metric(label, formats.rate(*share), help=help_text)
-        st.markdown(f":gray-badge[{formats.of(*share, unit)}]")
-        if share[1]:
-            st.caption(f"95 %: {formats.bounds(*bounds)}")
+        st.metric(card.label, formats.rate(card.k, card.n), help=card.help)
+        st.markdown(f":gray-badge[{formats.of(card.k, card.n, card.unit)}]")
+        if card.n:
+            st.caption(f"95 %: {card.interval()}")
 
 
 def _heartbeat_card(source: Source) -> None:
@@ -161,7 +186,14 @@ def _curves(source: Source, slots: list[int], edges: list[int], k: np.ndarray, n
         height=parts.curve_height(len(names)),
         slots=slots,
     )
-    parts.chart(spec, key=f"overview_{key}", curves=curves, hover=hover)
+    whole, k, n = [parts.names(source.info)[slot] for slot in slots], k[:, slots], n[:, slots]
+    parts.chart(
+        spec,
+        key=f"overview_{key}",
+        data=lambda: frames_files.history(whole, edges, curves, numerator=k, denominator=n),
+        curves=curves,
+        hover=hover,
+    )
     parts.cut_note(len(slots), asked, "furthest from the mean")
 
 
@@ -182,11 +214,15 @@ def _members(
     )
     colours = parts.colours()
     dots = [f"color: {member_colour(colours, slot)}" for slot in slots]
-    st.dataframe(
+    parts.begin("Members", str(window), by_prompt.HELP)
+    parts.sortable_table(
         table.style.apply(lambda _: dots, subset=["Colour"]),
-        hide_index=True,
-        height="content",
         key="overview_members",
+        data=lambda: frames_files.member_figures(
+            parts.names(source.info), slots, counts, metrics, bounds.accuracy, bounds.all_fail
+        ),
+        text=table.drop(columns=["Colour", "Trend"]),
+        height="content",
         column_config=_member_columns(table),
         alt="Accuracy, all-fail rate, entropy, clipped tokens and speed of every member",
     )
@@ -226,7 +262,7 @@ def _evaluation(source: Source) -> None:
     """Held-out accuracy before and now, one benchmark at a time."""
     parts.title("Held-out evaluation", "hollow: before training, filled: now, with 95 % intervals")
     evaluations = source.ask("evaluations")
-    benchmarks = list(dict.fromkeys(result.benchmark for result in evaluations))
+    benchmarks = digest.reporting(evaluations)
     if not benchmarks:
         configured = source.info.config.get("evaluation", {}).get("benchmarks")
         parts.nothing("No evaluation yet." if configured else "No benchmark is configured for this run.")
@@ -240,10 +276,21 @@ def _evaluation(source: Source) -> None:
     measured = [label for label, _, _ in moves]
     slots = [names.index(label) for label in measured]
     with parts.side_by_side():
-        parts.chart(charts.before_after(measured, parts.colours(), slots), key="overview_evaluation", scores=scores)
-        st.table(_moves_table(source, moves), border="horizontal", hide_index=True)
+        own = [one for one in evaluations if one.benchmark == chosen]
+        parts.chart(
+            charts.before_after(measured, parts.colours(), slots),
+            key="overview_evaluation",
+            data=lambda: pd.DataFrame([asdict(one) for one in own]),
+            scores=scores,
+        )
+        parts.table(
+            _moves_table(source, moves),
+            key="overview_moves",
+            data=lambda: _move_numbers(source, moves),
+            alt="Held-out accuracy before training and now, by member",
+        )
     problems = moves[0][2]
-    st.caption(
+    parts.caption(
         f"{safe_text.inline(formats.clean(chosen, 60))}: {formats.counted(problems.problems, 'problem')}, "
         f"{formats.counted(problems.responses, 'response')} a member, T = {formats.number(problems.temperature, 1)}; "
         "intervals over problems, of a change over its differences problem by problem."
@@ -263,6 +310,20 @@ def _moves_table(source: Source, moves: list[tuple[str, EvaluationSummary, Evalu
             }
         )
     return pd.DataFrame(rows)
+
+
+def _move_numbers(source: Source, moves: list[tuple[str, EvaluationSummary, EvaluationSummary]]) -> pd.DataFrame:
+    """First and last evaluation and the change between them, for files: shares."""
+    rows = []
+    for label, first, last in moves:
+        moved = digest.change(source, [(label, first, last)]) if first.step != last.step else (None, None, None)
+        rows += [
+            (one.member, one.benchmark, when, one.step, one.problems, one.responses, one.mean, one.low, one.high)
+            for when, one in (("before", first), ("now", last))
+        ]
+        rows.append((first.member, first.benchmark, "change", last.step, last.problems, last.responses, *moved))
+    columns = ["member", "benchmark", "when", "step", "problems", "responses", "value", "low", "high"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _change(change: MeanInterval) -> str:
@@ -288,4 +349,4 @@ def _events(source: Source) -> None:
             where.append(safe_text.inline(formats.clean(event.member, 24)))
         level = event.level if event.level in _EVENT_COLOURS else "info"
         message = safe_text.inline(formats.shorten(formats.clean(event.message, 2_000), 220))
-        st.markdown(f":{_EVENT_COLOURS[level]}-badge[{level}] {message} :small[:gray[{' · '.join(where)}]]")
+        parts.text(f":{_EVENT_COLOURS[level]}-badge[{level}] {message} :small[:gray[{' · '.join(where)}]]")
