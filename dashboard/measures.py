@@ -231,13 +231,12 @@ WITHOUT_EXCHANGE = ("complementarity", "failing")
 def group_error(receiver: NDArray[np.int64], source: NDArray[np.int64], k: Numbers, n: Numbers, members: int) -> Array:
     """[N, N] standard errors of sum(k) / sum(n) with each transferred group drawn whole (linearised ratio).
 
-    One entry a group in the arrays [R]. NaN where a pair has fewer than two groups.
+    One entry a group in the arrays [R]; one with n of 0, as a withheld one, is no group. NaN where a pair has fewer
+    than two groups.
     """
     cell = receiver * members + source
     size = members * members
-    groups, total_n, total_k = (
-        np.bincount(cell, weights=weights, minlength=size) for weights in (np.ones(len(cell)), n, k)
-    )
+    groups, total_n, total_k = (np.bincount(cell, weights=weights, minlength=size) for weights in (n > 0, n, k))
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = total_k / total_n
         spread = np.bincount(cell, weights=(k - ratio[cell] * n) ** 2, minlength=size)

@@ -1,7 +1,8 @@
-"""Pictures of every page for docs/images: `.venv/bin/python tools/screenshots.py STORE_URL [--into FOLDER]`.
+"""Pictures of every page for docs/images: `.venv/bin/python tools/screenshots.py STORE_URL [--run UID --baseline UID]`.
 
-Each page in light and dark at 1400 x 900, compressed; Trajectories at a group the gate was of two minds about. Needs a
-Chromium and the `test` extra.
+Each page in light and dark at 1400 x 900, compressed; Trajectories at a group the gate was of two minds about. With a
+baseline, Evaluation is against that run, and Compare shows both runs with all their seeds. Needs a Chromium and the
+`test` extra.
 """
 
 from __future__ import annotations
@@ -25,10 +26,21 @@ LARGEST_BYTES = 250_000
 WAIT_MS = 60_000
 
 
-def telling_group(url: str) -> str:
+def query(url: str, path: str, run: str, baseline: str | None) -> str:
+    """What the address of a page asks for, besides its run."""
+    if path == "trajectories":
+        return telling_group(url, run)
+    if path == "evaluation" and baseline:
+        return f"&against={baseline}"
+    if path == "compare" and baseline:
+        return f"&sets=true&runs={baseline}&runs={run}"
+    return ""
+
+
+def telling_group(url: str, uid: str) -> str:
     """Query string of the newest transferred group with both admitted and refused responses."""
     with open_reader(url) as store:
-        run = store.run("latest")
+        run = store.run(uid)
         slots = {member.name: slot for slot, member in enumerate(run.members)}
         rows, _ = store.transfers(run.uid, run.first_step or 1, run.last_step or 1, verdict="admitted", limit=2_000)
     if not rows:
@@ -61,6 +73,8 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
+    parser.add_argument("--run", default="latest", metavar="UID")
+    parser.add_argument("--baseline", metavar="UID")
     parser.add_argument("--into", type=Path, default=Path("docs/images"))
     given = parser.parse_args()
     found = next(
@@ -74,8 +88,8 @@ def main() -> None:
         for theme in ("light", "dark"):
             page = browser.new_context(viewport=SIZE, color_scheme=theme).new_page()
             for entry in PAGES:
-                place = telling_group(given.url) if entry.path == "trajectories" else ""
-                page.goto(f"{server.url}/{entry.path}?live=off{place}")
+                more = query(given.url, entry.path, given.run, given.baseline)
+                page.goto(f"{server.url}/{entry.path}?live=off&run={given.run}{more}")
                 settle(page)
                 picture = given.into / f"{entry.path or 'overview'}_{theme}.png"
                 picture.write_bytes(compressed(page.screenshot()))

@@ -171,8 +171,8 @@ def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None
 
 # Pixels of the columns of numbers, as wide as their titles.
 _WIDTHS = {
-    "All-fail": 58, "Solved %": 70, "Routed": 60, "Held out": 66, "Responses": 80, "Admitted": 74, "Admitted %": 86,
-    "Floor": 48, "Other": 50, "Mean s": 62, "Mean w": 64,
+    "All-fail": 54, "Solved %": 66, "Routed": 54, "Held out": 60, "Responses": 74, "Admitted": 66, "Admitted %": 78,
+    "Floor": 44, "Other": 44, "Mean s": 56, "Mean w": 58,
 }  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def _columns(table: pd.DataFrame) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name in table.columns[2:]:
         if name.startswith("95 %"):
-            columns[name] = st.column_config.TextColumn("95 %", width=84)
+            columns[name] = st.column_config.TextColumn("95 %", width=78)
         else:
             columns[name] = st.column_config.NumberColumn(
                 width=_WIDTHS.get(name, "small"), format=formats_of.get(name, "localized")

@@ -158,7 +158,7 @@ DRAWN_FOR_A_WHILE = """() => {
 
 
 def test_charts_keep_their_nodes_while_data_come_in(visit: Visit, live: Live) -> None:
-    tabs = [visit(f"/{path}?live=2s") for path in ("", "complementarity")]
+    tabs = [visit(f"/{path}?live=2s") for path in ("", "complementarity", "training", "compare")]
     for tab in tabs:
         tab.settles()
         tab.page.wait_for_function(DRAWN_FOR_A_WHILE, timeout=WAIT_MS, polling=1000)
