@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import reduce
 
 import numpy as np
@@ -149,6 +149,27 @@ def table(
     return frame[[*leading, *(name for name in frame.columns if name not in (*leading, *nowhere))]]
 
 
+def score_numbers(members: Sequence[Scored], evaluations: Sequence[EvaluationSummary]) -> pd.DataFrame:
+    """Every evaluation of these members, their repeats, and differences to a baseline, for files: shares."""
+    rows: list[dict[str, object]] = []
+    for member in members:
+        rows += [
+            {"what": "best" if member.best and member.best.step == one.step else "evaluation"} | asdict(one)
+            for one in evaluations
+            if one.member == member.name
+        ]
+        for name, score in member.repeats.items():
+            head = {"what": "repeats of the best", "member": member.name, "benchmark": name, "problems": score.problems}
+            rows.append(head | {"sd": score.sd, "passes": len(score.passes)} | _named(score.pass1))
+        for name, change in member.changes.items():
+            rows.append({"what": "less baseline", "member": member.name, "benchmark": name} | _named(change))
+    return pd.DataFrame(rows)
+
+
+def _named(figure: MeanInterval) -> dict[str, object]:
+    return {"mean": figure.mean, "low": figure.low, "high": figure.high}
+
+
 def _at(one: EvaluationSummary) -> str:
     return f"{text(_figure(one))}, step {formats.count(one.step)}"
 
@@ -176,6 +197,18 @@ def table_of_k(members: Sequence[Scored], benchmarks: Sequence[str]) -> pd.DataF
                 head = {"Member": member.label, "Benchmark": formats.clean(score.benchmark, 40), "Estimate": kind}
                 cells = {f"k = {k}": text(figures.get(k, UNKNOWN)) for k in ks}
                 rows.append(head | cells | {"n": _size(score)})
+    return pd.DataFrame(rows)
+
+
+def numbers_of_k(members: Sequence[Scored], benchmarks: Sequence[str]) -> pd.DataFrame:
+    """The same as `table_of_k`, a row for every k, for files: shares."""
+    rows = []
+    for member in members:
+        for score in (member.scores[name] for name in benchmarks if name in member.scores):
+            for kind, figures in (("pass@k", score.pass_at), ("maj@k", score.majority_at)):
+                head = {"member": member.name, "benchmark": score.benchmark, "estimate": kind}
+                size = {"problems": score.problems, "responses": score.responses}
+                rows += [head | {"k": k} | size | _named(figure) for k, figure in sorted(figures.items())]
     return pd.DataFrame(rows)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
-from dashboard import formats, safe_text
+from dashboard import formats, parts, safe_text
 from server.store.reader import GraftedRecord, GroupRecord, ResponseRecord, TransferRecord
 
 # Longer responses scroll inside their card; still longer ones are cut, and can be had whole as a file.
@@ -59,7 +59,7 @@ def exchange_settings(config: object) -> tuple[float | None, str]:
 
 def own_group(group: GroupRecord, label: str, transfers: Sequence[TransferRecord], raw: bool) -> None:
     """The receiver's own responses, and what the peers' groups chosen for the same place mean for the update."""
-    st.subheader(f"{safe_text.inline(label)} · own group · {group.successes}/{group.n} solved", anchor=False)
+    _subheader(f"{safe_text.inline(label)} · own group · {group.successes}/{group.n} solved")
     if group.errors:
         note = f"{group.errors} responses could not be graded: the group never moves."
     elif any(not transfer.held_out for transfer in transfers):
@@ -73,7 +73,7 @@ def own_group(group: GroupRecord, label: str, transfers: Sequence[TransferRecord
         note = "Part of the update."
     else:
         note = "No reward differs, so every advantage is zero."
-    st.caption(note)
+    parts.caption(note)
     for index, response in enumerate(group.responses):
         _response(f"own_{index}", index, response, raw)
 
@@ -83,9 +83,9 @@ def peer_group(
 ) -> None:
     """A peer's responses, with what the gate made of each."""
     kind = "peer's group, not routed" if transfer is None else "held-out group" if transfer.held_out else "peer's group"
-    st.subheader(f"{safe_text.inline(label)} · {kind} · {group.successes}/{group.n} solved", anchor=False)
+    _subheader(f"{safe_text.inline(label)} · {kind} · {group.successes}/{group.n} solved")
     shared = transfer is not None and not transfer.held_out and method in SHARED_BASELINE
-    st.caption(_peer_note(group, transfer, floor) + (SHARED_NOTE if shared else ""))
+    parts.caption(_peer_note(group, transfer, floor) + (SHARED_NOTE if shared else ""))
     gate = {response.index: response for response in transfer.responses} if transfer is not None else {}
     for index, response in enumerate(group.responses):
         _response(f"peer_{index}", index, response, raw, gate.get(index), floor, shared)
@@ -143,6 +143,12 @@ def _response(
     with st.container(border=True, gap="xsmall"):
         st.markdown(f"**#{index}** &nbsp;{' '.join(badges)} {tokens}")
         text(response.text, raw, f"response_{key}")
+    parts.quote(f"**#{index}** {' '.join(badges)} {tokens}", response.text)
+
+
+def _subheader(markdown: str) -> None:
+    st.subheader(markdown, anchor=False)
+    parts.begin(markdown)
 
 
 def gate_badges(gate: GraftedRecord, floor: float | None) -> list[str]:

@@ -135,14 +135,14 @@ def _table(
         "Less baseline": "Last evaluation less the baseline's last one, in points, paired by problem, with a 95 % "
         "interval over problems.",
     }
-    st.dataframe(
+    parts.sortable_table(
         rows,
-        hide_index=True,
-        height="content" if len(rows) <= 20 else 700,
         key="evaluation_table",
+        data=lambda: frames_evaluation.score_numbers(members, evaluations),
+        height="content" if len(rows) <= 20 else 700,
         column_config={name: column.TextColumn(name, help=text) for name, text in notes.items() if name in rows},
     )
-    st.caption(safe_text.inline(" · ".join(_notes(members, evaluations, base))) + ".")
+    parts.caption(safe_text.inline(" · ".join(_notes(members, evaluations, base))) + ".")
 
 
 def _several(members: Sequence[Scored], benchmarks: Sequence[str]) -> None:
@@ -158,8 +158,12 @@ def _several(members: Sequence[Scored], benchmarks: Sequence[str]) -> None:
     if rows.empty:
         parts.nothing("No trained checkpoint was evaluated yet.")
         return
-    height = "content" if len(rows) <= 20 else 700
-    st.dataframe(rows, hide_index=True, height=height, key="evaluation_several")
+    parts.sortable_table(
+        rows,
+        key="evaluation_several",
+        data=lambda: frames_evaluation.numbers_of_k(members, benchmarks),
+        height="content" if len(rows) <= 20 else 700,
+    )
 
 
 def _notes(members: Sequence[Scored], evaluations: Sequence[EvaluationSummary], base: Known | None) -> list[str]:
@@ -238,7 +242,7 @@ def _frontier(source: Source, known: Sequence[Known], base: Known | None) -> Non
     text = f"{formats.counted(len(with_points), 'run')} with these members and test sets"
     if base is not None and "baseline" not in kinds:
         text += f" · the baseline {base.token} has no such evaluations or no {unit}"
-    st.caption(safe_text.inline(text + "."))
+    parts.caption(safe_text.inline(text + "."))
 
 
 def _points(
@@ -273,14 +277,14 @@ def _paper(source: Source, members: Sequence[Scored]) -> None:
     )
     if reasons:
         why = safe_text.inline("; ".join(formats.clean(one, 120) for one in reasons))
-        st.markdown(f":orange-badge[not comparable] {why}\\.")
+        parts.text(f":orange-badge[not comparable] {why}\\.")
     else:
-        st.markdown(":green-badge[same setting] by the recorded configuration\\.")
+        parts.text(":green-badge[same setting] by the recorded configuration\\.")
     scored = [member for member in members if any(paper.canonical(name) for name in member.scores)]
     run = source.ask("result")
     spent = {one.name: run.spent("gpu_seconds", one.best.step, [one.name]) for one in scored if one.best}
     hours = {name: seconds / 3600 for name, seconds in spent.items() if seconds is not None}
     table: pd.DataFrame = frames_evaluation.paper_table(scored, {m.name: m.model for m in info.members}, hours, rows)
-    st.dataframe(table, hide_index=True, height="content", key="evaluation_paper")
+    parts.sortable_table(table, key="evaluation_paper", height="content")
     if not ours:
-        st.caption("None of this run's models is in the paper; its first pair is shown.")
+        parts.caption("None of this run's models is in the paper; its first pair is shown.")

@@ -66,7 +66,7 @@ def _group(source: Source, place: Place, raw: bool) -> None:
             st.subheader("No peer group", anchor=False)
             method = safe_text.inline(formats.clean(source.info.method, 40))
             none = "No group was routed to this place in this step."
-            st.caption(none if parts.exchanges(source.info) else f"The method {method} has no exchange: none moves.")
+            parts.caption(none if parts.exchanges(source.info) else f"The method {method} has no exchange: none moves.")
         else:
             responses.peer_group(group, labels[giver], transfer, floor, source.info.method, raw)
 
@@ -122,6 +122,8 @@ def _prompt(trajectory: Trajectory, place: Place, raw: bool) -> None:
     with st.container(border=True, gap="xsmall"):
         st.markdown(f"**Prompt {prompt.key}** &nbsp;{' '.join(badges)}")
         responses.text(prompt.text, raw, "prompt")
+    parts.begin(f"Prompt {prompt.key}")
+    parts.quote(" ".join(badges), prompt.text)
 
 
 def _gate(source: Source, peer: PeerGroup, labels: dict[str, str]) -> None:
@@ -135,7 +137,7 @@ def _gate(source: Source, peer: PeerGroup, labels: dict[str, str]) -> None:
         admitted = sum(response.refusal is None for response in transfer.responses)
         scores = [response.s for response in transfer.responses if response.s is not None]
         with facts:
-            st.markdown(
+            parts.text(
                 f"**{receiver} ← {giver}** &nbsp;"
                 + _transfer_badge(transfer.held_out, admitted, len(transfer.responses))
             )
@@ -148,7 +150,7 @@ def _gate(source: Source, peer: PeerGroup, labels: dict[str, str]) -> None:
                 lines.append(f"{admitted} of {len(transfer.responses)} responses admitted · mean s = {mean}")
             gate = "no floor applied" if floor is None else f"floor {formats.number(floor, 2)}"
             lines += [f"s normalised by: {normaliser}", gate]
-            st.caption("  \n".join(lines))
+            parts.caption("  \n".join(lines))
         with strip:
             rewards = [response.reward for response in peer.group.responses] if peer.group else []
             shown = frames.gate_frames(transfer, rewards, floor)
