@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import networkx as nx
@@ -78,9 +78,9 @@ def test_an_interval_by_group_is_that_of_means_of_whole_groups() -> None:
     assert half[0, 1] == pytest.approx(1.959964 * np.std([1, 1, 0, 0], ddof=1) / 2, rel=1e-6)
     assert np.isnan(half[1, 0])
     # A withheld group has no responses: it is none of those the spread is from.
-    columns = (zeros, zeros, zeros, zeros + 1, responses, admitted, responses, np.zeros(4))
-    added = zip(columns, (0, 0, 0, 1, 0, 0, 0, 0.0), strict=True)
-    withheld = NewestTransfers(1, *(np.append(part, more) for part, more in added))
+    arrays = {one.name: getattr(newest, one.name) for one in fields(newest) if one.name != "first_step"}
+    added = {name: np.append(part, 1 if name == "source" else 0) for name, part in arrays.items()}
+    withheld = replace(newest, **added)
     assert measures.clustered(withheld, withheld.admitted, withheld.responses, counted, 2)[0, 1] == half[0, 1]
     alone = measures.within(replace(withheld, step=np.array([2, 2, 2, 1, 1])), 1, 1)
     assert np.isnan(measures.clustered(alone, alone.admitted, alone.responses, counted, 2)[0, 1])
