@@ -258,7 +258,7 @@ def _prompt_row(row: PromptRow, uid: str, labels: list[str], cell: tuple[int, in
     query = urlencode(link_parameters(run=uid, step=row.step, prompt=row.prompt, receiver=i, source=j))
     around = urlencode(link_parameters(run=uid, cell=f"{i}-{j}", graph=graph_panels.PROMPT, prompt=row.prompt))
     # A group without a failure has no advantage to give, so it is never a candidate.
-    not_routed = ":gray[all solved]" if row.source_successes == row.source_n else formats.MISSING
+    not_routed = ":gray[all solved]" if row.source_successes == row.source_n else ":gray[not routed]"
     fate = f":{_FATES[row.transfer]}-badge[{row.transfer}]" if row.transfer in _FATES else not_routed
     return {
         "Step": formats.count(row.step),

@@ -147,7 +147,8 @@ def _pairs(source: Source, window: Window, pairs: dict[str, np.ndarray]) -> None
         "All-fail: groups of the receiver in which all failed and that the source sampled too. Solved: those the "
         "source solved. Routed: those whose group came from this source. Mean s: over scored responses. "
         "Mean weight: over admitted ones. The intervals take the responses of one group together, as they stand or "
-        "fall together; floor and other: refused responses, s at or below the floor, or another reason.",
+        "fall together; floor and other: refused responses, s at or below the floor, or another reason. "
+        "–: nothing was counted, or too little for an interval.",
     )
     newest = source.ask("newest_transfers", window.first, window.last)
     table = pair_table(parts.labels(source.info), pairs, newest)
