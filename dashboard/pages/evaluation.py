@@ -79,7 +79,7 @@ def _members(
         found.append(
             Scored(
                 name,
-                parts.labels(source.info, 28)[slot],
+                parts.labels(source.info, 20)[slot],
                 best.get(name),
                 {one.benchmark: one for one in scores if one.member == name},
                 {one.benchmark: one for one in repeats if one.member == name},

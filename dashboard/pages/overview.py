@@ -275,14 +275,17 @@ def _evaluation(source: Source) -> None:
     scores, moves = frames.before_after(members, names, [e for e in evaluations if e.benchmark == chosen])
     measured = [label for label, _, _ in moves]
     slots = [names.index(label) for label in measured]
-    with parts.side_by_side():
-        own = [one for one in evaluations if one.benchmark == chosen]
+    # Its intervals need the wider part.
+    left, right = st.columns([2, 3], vertical_alignment="center")
+    own = [one for one in evaluations if one.benchmark == chosen]
+    with left:
         parts.chart(
             charts.before_after(measured, parts.colours(), slots),
             key="overview_evaluation",
             data=lambda: pd.DataFrame([asdict(one) for one in own]),
             scores=scores,
         )
+    with right:
         parts.table(
             _moves_table(source, moves),
             key="overview_moves",
