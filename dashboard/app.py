@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import streamlit as st
 
-from dashboard import entrance, safe_text
-from dashboard.controls import Choice
+from dashboard import entrance, safe_text, saving, sheet
+from dashboard.controls import Choice, Window
 from dashboard.pages import compare, complementarity, evaluation, overview, runs, training, trajectories, transfers
 from dashboard.sidebar import keep_range_in_address, sidebar
 from dashboard.source import Source, all_runs
@@ -19,21 +19,38 @@ HERE = Path(__file__).resolve().parent
 RETRY_S = 2.0
 
 
+# Of a run and its steps: the addresses under which a page shows all that it can, for an export.
+Views = Callable[[Source, Window], Iterable[Mapping[str, str]]]
+
+
+def _one_view(source: Source, window: Window) -> list[Mapping[str, str]]:
+    return [{}]
+
+
 class Entry(NamedTuple):
-    """One page: its address ("" is the start page), title, icon, what draws it, and whether it refreshes while live."""
+    """One page: its address ("" is the start page), title, icon, what draws it, whether it refreshes while live, and
+    its views."""
 
     path: str
     title: str
     icon: str
     draw: Callable[[Source, Choice], None]
     live: bool
+    views: Views = _one_view
+
+    @property
+    def name(self) -> str:
+        """The page's name in files and on the command line."""
+        return self.path or "overview"
 
 
 PAGES = (
     Entry("", "Overview", ":material/monitoring:", overview.draw, True),
-    Entry("complementarity", "Complementarity", ":material/grid_on:", complementarity.draw, True),
-    Entry("transfers", "Transfers", ":material/swap_horiz:", transfers.draw, True),
-    Entry("trajectories", "Trajectories", ":material/compare_arrows:", trajectories.draw, False),
+    Entry(
+        "complementarity", "Complementarity", ":material/grid_on:", complementarity.draw, True, complementarity.views
+    ),
+    Entry("transfers", "Transfers", ":material/swap_horiz:", transfers.draw, True, transfers.views),
+    Entry("trajectories", "Trajectories", ":material/compare_arrows:", trajectories.draw, False, trajectories.views),
     Entry("training", "Training", ":material/model_training:", training.draw, True),
     Entry("evaluation", "Evaluation", ":material/leaderboard:", evaluation.draw, True),
     Entry("compare", "Compare", ":material/stacked_line_chart:", compare.draw, True),
@@ -66,9 +83,9 @@ def _page(entry: Entry, choices: list[Choice]) -> st.Page:
 
     def run() -> None:
         every = choices[0].refresh_s if entry.live else None
-        st.fragment(show, run_every=every, key=f"page_{entry.path or 'overview'}")(entry, choices[0])
+        st.fragment(show, run_every=every, key=f"page_{entry.name}")(entry, choices[0])
 
-    run.__name__ = entry.path or "overview"
+    run.__name__ = entry.name
     return st.Page(run, title=entry.title, icon=entry.icon, url_path=entry.path or None, default=not entry.path)
 
 
@@ -77,9 +94,21 @@ def show(entry: Entry, choice: Choice) -> None:
     keep_range_in_address(choice)
     try:
         source = Source.open(choice.run)
-        entry.draw(source, choice)
+        with sheet.kept(st.context.theme.type) as page:
+            entry.draw(source, choice)
     except StoreError as error:
         st.error(safe_text.inline(str(error)), icon=":material/database_off:")
+        return
+    saving.offer(entry.name, source, choice, page)
+
+
+def kept_page(path: str, theme: str) -> sheet.Sheet:
+    """The page of this address as the session's address asks for it, for an export."""
+    entry = next(entry for entry in PAGES if entry.path == path)
+    choice = sidebar(all_runs())
+    with sheet.kept(theme) as page:
+        entry.draw(Source.open(choice.run), choice)
+    return page
 
 
 def _wait(reason: str) -> None:

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import streamlit as st
 
-from dashboard import charts_population, formats, frames, frames_files, frames_population, health, parts
+from dashboard import charts_population, formats, frames, frames_files, frames_population, health, parts, responses
 from dashboard.controls import Window, pick, switch
 from dashboard.measures import MEASURES, WITHOUT_EXCHANGE, Measure, Values, with_group_bounds, within
 from dashboard.source import Source
+from server.store.reader import RunInfo
 
 KEY = "complementarity_heatmap"
 # From this many members the matrix takes the whole width.
@@ -39,6 +40,11 @@ def take_click(members: int) -> tuple[int, int] | None:
     return None
 
 
+def offered(info: RunInfo) -> list[Measure]:
+    """The measures that mean something for a run."""
+    return [one for one in MEASURES if parts.exchanges(info) or one.key in WITHOUT_EXCHANGE]
+
+
 class Shown(NamedTuple):
     """The measure that was chosen, its values over the window, and whether it is wanted over time too."""
 
@@ -50,11 +56,11 @@ class Shown(NamedTuple):
 def draw(source: Source, window: Window, pairs: dict[str, np.ndarray], cell: tuple[int, int]) -> Shown:
     """The chosen measure; a click on a cell chooses the pair that the rest of the page is about."""
     labels = parts.labels(source.info)
-    offered = [one for one in MEASURES if parts.exchanges(source.info) or one.key in WITHOUT_EXCHANGE]
+    choices = offered(source.info)
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        key = pick("Matrix", [one.key for one in offered], key="matrix", segments=True, hide_label=True)
+        key = pick("Matrix", [one.key for one in choices], key="matrix", segments=True, hide_label=True)
         wanted = switch("Over time", key="over", help="The same matrix in consecutive windows, side by side.")
-    measure = next(one for one in offered if one.key == key)
+    measure = next(one for one in choices if one.key == key)
     parts.title(measure.title, measure.explanation, f"{measure.help} Click a cell for its history and its prompts.")
     values, note = window_values(source, window, pairs, measure)
     if not np.isfinite(values.value).any():
@@ -105,7 +111,8 @@ def window_values(source: Source, window: Window, pairs: dict[str, np.ndarray], 
         "" if newest.first_step <= window.first else f"; their spread from step {formats.count(newest.first_step)} on"
     )
     bounded = with_group_bounds(values, newest, len(source.info.members))
-    return bounded, f"Intervals take the responses of one group together{since}."
+    normaliser = responses.exchange_settings(source.info.config)[1]
+    return bounded, f"Intervals take the responses of one group together{since}. s normalised by: {normaliser}."
 
 
 def course(source: Source, window: Window, measure: Measure, edges: list[int]) -> Values:

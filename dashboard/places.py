@@ -133,12 +133,15 @@ def _at(found: Found, position: int) -> Stand:
 
 def go(place: Place, info: RunInfo) -> None:
     """Put a place into the address."""
+    st.query_params.pop("source", None)
+    st.query_params.update(address(place, info))
+
+
+def address(place: Place, info: RunInfo) -> dict[str, str]:
+    """The query parameters that name a place."""
     slots = {member.name: str(slot) for slot, member in enumerate(info.members)}
-    st.query_params.update(step=str(place.step), prompt=str(place.prompt), receiver=slots[place.receiver])
-    if place.source is None:
-        st.query_params.pop("source", None)
-    else:
-        st.query_params["source"] = slots[place.source]
+    where = {"step": str(place.step), "prompt": str(place.prompt), "receiver": slots[place.receiver]}
+    return where if place.source is None else where | {"source": slots[place.source]}
 
 
 def navigation(source: Source, here: Stand, found: Found, wanted: PlaceFilter) -> None:

@@ -107,10 +107,12 @@ class Sheet:
         self.panels[-1].items.append(item)
 
     def take_new(self, other: Sheet) -> None:
-        """The panels of another view of the same page that have a chart or a table this sheet has not."""
+        """The panels of another view of the same page that this sheet has not: those with a chart or a table of a new
+        name, and of panels without any those that say something else."""
         known = {name for panel in self.panels for name in panel.names()}
+        said = [(panel.title, panel.items) for panel in self.panels]
         for panel in other.panels:
-            if panel.names() - known:
+            if panel.names() - known or not (panel.names() or (panel.title, panel.items) in said):
                 kept = [one for one in panel.items if not (isinstance(one, Named) and one.name in known)]
                 self.panels.append(Panel(panel.title, panel.explanation, panel.help, kept))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from urllib.parse import urlencode
 
@@ -33,6 +34,13 @@ ROWS = 8
 # Prompts of a pair in a file.
 FILE_ROWS = 10_000
 _FATES = {"grafted": "green", "refused": "orange", "held out": "violet"}
+
+
+def views(source: Source, window: Window) -> Iterator[dict[str, str]]:
+    """Every matrix, each over time too, and every kind of graph."""
+    for measure in matrices.offered(source.info):
+        yield {"matrix": measure.key, "over": "true"}
+    yield from ({"graph": kind} for kind in (graph_panels.MEMBER, graph_panels.PROMPT))
 
 
 def draw(source: Source, choice: Choice) -> None:
@@ -127,7 +135,11 @@ def _patterns(source: Source, window: Window) -> None:
     names = parts.labels(source.info)
     first = source.ask("patterns_from", window.first, window.last)
     found, total = source.ask("patterns", first, window.last, limit=10_000)
-    parts.title("Success patterns", "which members solved the same prompt")
+    parts.title(
+        "Success patterns",
+        "which members solved the same prompt",
+        "Of the prompts of each step, the share that exactly these members solved, with its 95 % Wilson interval.",
+    )
     if not total:
         parts.nothing("No prompt was sampled by the members yet.")
         return

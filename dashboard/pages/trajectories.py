@@ -8,12 +8,21 @@ from typing import Any
 import streamlit as st
 
 from dashboard import charts, formats, frames, parts, places, responses, safe_text
-from dashboard.controls import Choice, member_labels
+from dashboard.controls import Choice, Window, member_labels
 from dashboard.source import Source
 from server.store.reader import Found, GroupRecord, PeerGroup, Place, PlaceFilter, StoreError, Trajectory
 
 # From this many peers on, a list instead of buttons.
 MOST_BUTTONS = 6
+# Places in an export, the newest.
+FILE_PLACES = 3
+
+
+def views(source: Source, window: Window) -> list[dict[str, str]]:
+    """The newest places, those of transfers where there is an exchange."""
+    wanted = PlaceFilter(parts.exchanges(source.info))
+    found: Found = source.ask("places", window.first, window.last, wanted=wanted)
+    return [places.address(place, source.info) for place in found.places[:FILE_PLACES]] or [{}]
 
 
 def draw(source: Source, choice: Choice) -> None:
@@ -53,7 +62,7 @@ def _group(source: Source, place: Place, raw: bool) -> None:
     peer = trajectory.peer(place.source)
     transfer = None if peer is None else peer.transfer
     if peer is not None:
-        _gate(source, peer, labels)
+        _gate(source, place, peer, labels)
     giver = place.source if peer is None else peer.transfer.source
     group = _asked_group(source, place) if peer is None else peer.group
     floor = responses.gate_floor(responses.exchange_settings(source.info.config)[0], transfer)
@@ -126,7 +135,7 @@ def _prompt(trajectory: Trajectory, place: Place, raw: bool) -> None:
     parts.quote(" ".join(badges), prompt.text)
 
 
-def _gate(source: Source, peer: PeerGroup, labels: dict[str, str]) -> None:
+def _gate(source: Source, place: Place, peer: PeerGroup, labels: dict[str, str]) -> None:
     """What was transferred, why, and what the gate made of it."""
     transfer = peer.transfer
     receiver, giver = (safe_text.inline(labels[name]) for name in (transfer.receiver, transfer.source))
@@ -155,7 +164,9 @@ def _gate(source: Source, peer: PeerGroup, labels: dict[str, str]) -> None:
             rewards = [response.reward for response in peer.group.responses] if peer.group else []
             shown = frames.gate_frames(transfer, rewards, floor)
             if len(shown["responses"]):
-                parts.chart(charts.gate_strip(parts.colours()), key="trajectory_gate", **shown)
+                slots = "_".join(str([*labels].index(name)) for name in (transfer.receiver, transfer.source))
+                key = f"trajectory_gate_{place.step}_{place.prompt}_{slots}"
+                parts.chart(charts.gate_strip(parts.colours()), key=key, **shown)
             else:
                 parts.nothing(
                     "Held out groups are not scored." if transfer.held_out else "No response could be scored."

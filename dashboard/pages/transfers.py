@@ -28,6 +28,11 @@ SHOWN_PAIRS = 12
 FLOW, NETWORK = "flow", "network"
 
 
+def views(source: Source, window: Window) -> list[dict[str, str]]:
+    """Both drawings."""
+    return [{"shape": FLOW}, {"shape": NETWORK}]
+
+
 def draw(source: Source, choice: Choice) -> None:
     """The whole page, at one revision of the store."""
     window = choice.window(source.info)
