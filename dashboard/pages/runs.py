@@ -18,6 +18,8 @@ EVENTS = 500
 # Events in a file, the newest.
 FILE_EVENTS = 100_000
 SHOWN = 25
+# Members whose table stands beside another panel.
+MOST_BESIDE = 8
 ALL = "all"
 LEVELS = (ALL, "warning", "error", "info")
 MIB = 2**20
@@ -32,11 +34,14 @@ def draw(source: Source, choice: Choice) -> None:
         _store(source)
     with parts.card(stretch=False):
         _runs(source)
-    beside = parts.side_by_side()
-    with beside, parts.card():
+    # A long table would leave its neighbour blank.
+    below = len(source.info.members) > MOST_BESIDE
+    beside = st.container() if below else parts.side_by_side()
+    with beside, parts.card(stretch=not below):
         _verifier(source, window)
-    with beside, parts.card():
+    with beside, parts.card(stretch=not below):
         _members(source)
+    beside = parts.side_by_side() if below else beside
     if window is not None and len(source.info.members) > 1:
         for panel in (health.coverage, health.correlation):
             with beside, parts.card():
@@ -210,5 +215,5 @@ def _configuration(source: Source) -> None:
         pd.DataFrame(rows),
         key="configuration",
         width="stretch",
-        height=min(35 * (len(rows) + 1) + 3, 460),
+        height="content" if len(rows) <= 12 else 460,
     )
