@@ -121,7 +121,8 @@ def tile_units(members: int) -> tuple[float, float, float, float]:
 def multiples(members: int, tiles: int, colours: Inks, measure: Measure) -> Spec:
     """The matrix of a measure in consecutive windows, small, side by side: one view, as wide as there is room.
 
-    Frame "tiles": x, x2, y, y2 (in cells), tone, steps, pair, counted (texts). Frame "names": x, y, text (the steps).
+    Frame "tiles": x, x2, y, y2 (in cells), tone, steps, pair, counted, range (texts). Frame "names": x, y, text (the
+    steps).
     """
     columns = tile_columns(members, tiles)
     rows = -(-tiles // columns)
@@ -142,6 +143,7 @@ def multiples(members: int, tiles: int, colours: Inks, measure: Measure) -> Spec
         {"field": "steps", "type": "nominal", "title": "steps"},
         {"field": "pair", "type": "nominal", "title": f"{measure.row} · {measure.column}"},
         {"field": "counted", "type": "nominal", "title": measure.title},
+        {"field": "range", "type": "nominal", "title": "95 %"},
     ]
     return {
         **base(colours, round(rows * down * pixels), f"{measure.title} in consecutive windows"),
@@ -170,8 +172,8 @@ def multiples(members: int, tiles: int, colours: Inks, measure: Measure) -> Spec
 def success_patterns(labels: Sequence[str], colours: Inks, *, bars: int = 110, row: int = 20) -> Spec:
     """Which members solved the same group: bars over a matrix of dots (an UpSet plot), in one view with two y scales.
 
-    Frame "patterns": rank, share, text (above the bar), detail (tooltip). Frame "dots": rank, member (label), solved.
-    Frame "links": rank, top, bottom (labels of a pattern's first and last solver).
+    Frame "patterns": rank, share, text (above the bar), detail, counted, range (tooltip). Frame "dots": rank, member
+    (label), solved. Frame "links": rank, top, bottom (labels of a pattern's first and last solver).
     """
     order = list(labels)
     top, bottom = bars + 14, bars + 14 + row * len(order)
@@ -194,7 +196,12 @@ def success_patterns(labels: Sequence[str], colours: Inks, *, bars: int = 110, r
         "axis": {"orient": "left", "grid": False, "labelLimit": 130, "labelColor": colours.ink},
     }
     dot = {"condition": {"test": "datum.solved", "value": colours.accent}, "value": colours.faint}
-    tooltip = [{"field": "detail", "type": "nominal", "title": "solved by"}, {"field": "text", "title": "share"}]
+    tooltip = [
+        {"field": "detail", "type": "nominal", "title": "solved by"},
+        {"field": "text", "title": "share"},
+        {"field": "counted", "title": "n"},
+        {"field": "range", "title": "95 %"},
+    ]
     return {
         **base(colours, bottom, "How often each set of members solved the same prompt"),
         "resolve": {"scale": {"y": "independent"}},

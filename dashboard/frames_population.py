@@ -98,6 +98,7 @@ def tile_frames(
                     "steps": steps,
                     "pair": f"{labels[i]} · {labels[j]}",
                     "counted": counted(measure, value, n),
+                    "range": interval(measure, *(float(part[bucket, i, j]) for part in (values.low, values.high))),
                 }
             )
     return {"tiles": pd.DataFrame(tiles), "names": pd.DataFrame(names)}
@@ -113,14 +114,23 @@ def pattern_frames(
         detail = "nobody" if not solvers else "everybody" if len(solvers) == len(labels) else ", ".join(solvers)
         share = occurrences / total
         text = formats.percent(share, 0 if share >= 0.0095 else 1) if share >= 0.0005 else "<0.1%"
-        bars.append({"rank": rank, "share": share, "text": text.replace("\u00a0%", "%"), "detail": detail})
+        bars.append(
+            {
+                "rank": rank,
+                "share": share,
+                "text": text.replace("\u00a0%", "%"),
+                "detail": detail,
+                "counted": formats.of(occurrences, total, "prompt"),
+                "range": formats.interval(occurrences, total),
+            }
+        )
         dots += [
             {"rank": rank, "member": label, "solved": bool(hit)} for label, hit in zip(labels, solved, strict=True)
         ]
         if len(solvers) > 1:
             links.append({"rank": rank, "top": solvers[0], "bottom": solvers[-1]})
     return {
-        "patterns": pd.DataFrame(bars, columns=["rank", "share", "text", "detail"]),
+        "patterns": pd.DataFrame(bars, columns=["rank", "share", "text", "detail", "counted", "range"]),
         "dots": pd.DataFrame(dots, columns=["rank", "member", "solved"]),
         "links": pd.DataFrame(links, columns=["rank", "top", "bottom"]),
     }

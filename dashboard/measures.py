@@ -109,7 +109,8 @@ def _uptake(counts: Counts) -> Values:
         change = np.where(both, sides[0][0] / sides[0][1] - sides[1][0] / sides[1][1], np.nan)
     rates = [((k + 1) / (n + 2), n + 2) for k, n in sides]
     half = np.where(both, Z * np.sqrt(sum(rate * (1 - rate) / n for rate, n in rates)), np.nan)
-    return Values(change, change - half, change + half, np.minimum(sides[0][1], sides[1][1]), change)
+    low, high = np.maximum(-1.0, change - half), np.minimum(1.0, change + half)
+    return Values(change, low, high, np.minimum(sides[0][1], sides[1][1]), change)
 
 
 def _failing_together(counts: Counts) -> Values:

@@ -221,8 +221,9 @@ def normal(values: Sequence[float]) -> Interval:
     return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
-def by_cluster(rows: Iterable[tuple[object, float, float]], draws: int = 4_000) -> Interval:
-    """Percentile bootstrap of sum(k) / sum(n) from (cluster, k, n), clusters drawn whole."""
+def by_cluster(rows: Iterable[tuple[object, float, float]], draws: int = 4_000) -> tuple[Interval, Interval]:
+    """Where the 2.5 % and the 97.5 % quantile of sum(k) / sum(n) lie when clusters are drawn whole (bootstrap), from
+    (cluster, k, n): each between two of its neighbours, as another bootstrap draws otherwise."""
     sums: dict[object, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for cluster, k, n in rows:
         sums[cluster][0] += k
@@ -230,12 +231,14 @@ def by_cluster(rows: Iterable[tuple[object, float, float]], draws: int = 4_000) 
     table = np.array(list(sums.values()))
     drawn = table[np.random.default_rng(99).integers(0, len(table), (draws, len(table)))].sum(axis=1)
     drawn = drawn[drawn[:, 1] > 0]
-    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
-    return float(low), float(high)
+    quantiles = np.quantile(drawn[:, 0] / drawn[:, 1], (0.014, 0.038, 0.962, 0.986)).tolist()
+    return (quantiles[0], quantiles[1]), (quantiles[2], quantiles[3])
 
 
 def ratio_half_width(rows: Sequence[tuple[float, float]]) -> float | None:
-    """Half of the 95 % interval of sum(k) / sum(n) with every (k, n) one draw (Cochran, Sampling Techniques, 6.4)."""
+    """Half of the 95 % interval of sum(k) / sum(n) with every (k, n) one draw (Cochran, Sampling Techniques, 6.4); rows
+    without n are no draw."""
+    rows = [(k, n) for k, n in rows if n]
     if len(rows) < 2 or not sum(n for _, n in rows):
         return None
     ratio = sum(k for k, _ in rows) / sum(n for _, n in rows)

@@ -78,12 +78,6 @@ def said(page: AppTest, words: str) -> str:
     return found[0]
 
 
-def bounds(page_text: str) -> tuple[float, float]:
-    """The two numbers of "95 %: 12.3–45.6 %"."""
-    low, high = figures(page_text.partition(":")[2])
-    return low[0], high[0]
-
-
 def steps(text: str) -> tuple[int, int]:
     """(first, last) of the steps of a point: "7" or "5–8"."""
     found = [int(value) for value, _ in figures(text.replace(MISSING, " "))]
@@ -100,3 +94,12 @@ def curves(page: AppTest, words: str) -> list[tuple[str, int, int, dict[str, flo
         read = hover.loc[row["step"]]
         found.append((row["member"], *steps(read["steps"]), row, read[f"m{members.index(row['member'])}"]))
     return found
+
+
+def within(page_text: str, expected: tuple[tuple[float, float], tuple[float, float]]) -> bool:
+    """Whether the shares in percent of "95 %: 12.3–45.6 %" lie where they are expected, each as exact as written."""
+    found = figures(page_text.partition(":")[2].replace(MISSING, " "))
+    return len(found) == 2 and all(
+        100 * low - half <= number <= 100 * high + half
+        for (number, half), (low, high) in zip(found, expected, strict=True)
+    )

@@ -13,7 +13,7 @@ from tests.dashboard import raw_rows
 from tests.dashboard.conftest import View
 from tests.dashboard.numbers_store import BROKEN_STEP, STEPS
 from tests.dashboard.raw_rows import Run
-from tests.dashboard.shown import MISSING, bounds, chart, curves, figures, said, says, table, texts
+from tests.dashboard.shown import MISSING, chart, curves, figures, said, says, table, texts, within
 
 Pages = Callable[..., AppTest]
 
@@ -23,17 +23,11 @@ def page(page_of: Pages, view: View) -> AppTest:
     return page_of("", **view.query)
 
 
-def wider(rows: list[tuple[object, float, float]]) -> tuple[float, float]:
-    """In percent: prompts drawn whole, and never inside Wilson's."""
+def by_prompt(rows: list[tuple[object, float, float]]) -> tuple[raw_rows.Interval, raw_rows.Interval]:
+    """Where the bounds lie when prompts are drawn whole; never inside Wilson's."""
     wilson = raw_rows.wilson(sum(k for _, k, _ in rows), sum(n for *_, n in rows))
-    drawn = raw_rows.by_cluster(rows)
-    return 100 * min(wilson[0], drawn[0]), 100 * max(wilson[1], drawn[1])
-
-
-def close(shown: tuple[float, float], expected: tuple[float, float]) -> bool:
-    """Two bootstraps of the same rows agree within a tenth of their width, or what is written of them."""
-    slack = max(0.1 * (expected[1] - expected[0]), 0.06)
-    return all(abs(one - other) <= slack for one, other in zip(shown, expected, strict=True))
+    lows, highs = raw_rows.by_cluster(rows)
+    return (min(wilson[0], lows[0]), min(wilson[0], lows[1])), (max(wilson[1], highs[0]), max(wilson[1], highs[1]))
 
 
 def test_the_figures_are_shares_of_the_raw_rows_with_intervals_by_prompt(
@@ -59,7 +53,7 @@ def test_the_figures_are_shares_of_the_raw_rows_with_intervals_by_prompt(
         assert 0 < k < n
         assert says(metrics[label], 100 * k / n)
         assert said(page, f"[{k:,} of {n:,} {unit}s]")
-        assert close(bounds(interval), wider(counts)), (label, interval)
+        assert within(interval, by_prompt(counts)), (label, interval)
     assert metrics["Progress"] == "100\u00a0%"
 
 
@@ -78,7 +72,7 @@ def test_the_members_table_is_that_of_the_raw_rows(page: AppTest, view: View, co
             k, n = (sum(one[at] for one in rows) for at in (1, 2))
             assert says(row[share], 100 * k / n)
             assert row[counts] == f"{k:,.0f}/{n:,.0f}"
-            assert close(bounds(":" + row[interval]), wider(rows)), (share, row[interval])
+            assert within(":" + row[interval], by_prompt(rows)), (share, row[interval])
         for name, column, scale in (
             ("entropy", "Entropy", 1),
             ("clip_own", "Clip own", 100),
