@@ -252,6 +252,34 @@ def dashboard(
 
 
 @app.command()
+def export(
+    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="a new folder, whole or not there at all")],
+    store: Annotated[str, typer.Option(help="database URL of the store")] = "sqlite:///runs/graft.db",
+    run: Annotated[str, typer.Option("--run", help="uid, or latest")] = "latest",
+    page: Annotated[list[str] | None, typer.Option("--page", metavar="NAME", help="only this; may be repeated")] = None,
+    steps: Annotated[str, typer.Option(metavar="A:B", help="only these steps, either end may be left out")] = ":",
+    member: Annotated[
+        list[str] | None, typer.Option("--member", metavar="NAME", help="draw only this member; may be repeated")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="report, tables, charts or rows; may be repeated")
+    ] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="every row of the store too")] = False,
+    theme: Annotated[str, typer.Option(help="of the pictures: light or dark; the report has both")] = "light",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an earlier export")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
+) -> None:
+    """Write a run as one HTML report, its charts as PNG and SVG, its tables as CSV and Parquet (docs/export.md)."""
+    # Streamlit warns of every page that runs without a browser.
+    environment = {**os.environ, "GRAFT_STORE_URL": store, "STREAMLIT_LOGGER_LEVEL": "error"}
+    command = [sys.executable, "-m", "dashboard.export", "--to", str(to), f"--run={run}", f"--steps={steps}"]
+    command += [f"--theme={theme}", *(f"--page={name}" for name in page or ())]
+    command += [f"--member={name}" for name in member or ()] + [f"--only={part}" for part in only or ()]
+    command += [f"--{name}" for name, wanted in (("rows", rows), ("overwrite", overwrite), ("quiet", quiet)) if wanted]
+    os.execve(sys.executable, command, environment)
+
+
+@app.command()
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
     gpu: Annotated[bool, typer.Option("--gpu", help="train and sample on the GPU, in under 8 minutes")] = False,

@@ -42,6 +42,11 @@ class Scope:
     def info(self) -> RunInfo:
         return self.source.info
 
+    def slots(self) -> list[int]:
+        """The members that are drawn, ascending."""
+        labels = member_labels(self.info)
+        return [slot for slot, label in enumerate(labels) if label in self.members] or list(range(len(labels)))
+
     def address(self) -> dict[str, str | list[str]]:
         """The query of every page: these steps, whatever the run does meanwhile."""
         query: dict[str, str | list[str]] = {"run": self.info.uid, "live": "off"}

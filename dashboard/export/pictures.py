@@ -16,12 +16,11 @@ import pandas as pd
 
 from dashboard.charts import Spec
 from dashboard.export import words
-from dashboard.export.stills import still
+from dashboard.export.stills import PADDING, WIDTH, still
 from dashboard.export.subject import Subject
 from dashboard.palette import FILE_FONT, Inks, inks
 from dashboard.sheet import Chart, Panel
 
-WIDTH = 760
 SCALE = 2.0
 VEGA_LITE = "6.4"
 _TITLE_PX, _LINE_PX, _GAP_PX = 22, 15, 12
@@ -45,7 +44,7 @@ def svg(chart: Chart, title: str, lines: Sequence[str], colours: Inks) -> str:
 
     heading = _heading(title, lines, colours)
     if "series" in chart.spec:
-        spec = still(chart.spec, WIDTH) | {"title": heading, "background": colours.background}
+        spec = still(chart.spec) | {"title": heading, "background": colours.background}
         drawn = vl_convert.vega_to_svg(_plain(spec), allowed_base_urls=[])
     else:
         drawn = vl_convert.vegalite_to_svg(
@@ -85,14 +84,14 @@ def _fixed(spec: Spec, heading: Spec, colours: Inks) -> Spec:
     height = spec["height"]
     if isinstance(height, int):
         height += _TITLE_PX + _LINE_PX * len(heading["subtitle"]) + _GAP_PX
+        height += sum(PADDING[side] - spec["padding"][side] for side in ("top", "bottom"))
     config = spec["config"] | {
         "font": FILE_FONT,
         "text": {"font": FILE_FONT},
         "background": colours.background,
         "aria": False,
     }
-    padding = {"left": 14, "right": 18, "top": 12, "bottom": 12}
-    return {**spec, "width": WIDTH, "height": height, "padding": padding, "title": heading, "config": config}
+    return {**spec, "width": WIDTH, "height": height, "padding": PADDING, "title": heading, "config": config}
 
 
 def _plain(spec: Spec) -> str:

@@ -25,19 +25,26 @@ _SHAPES = {
 }
 _DASHES = {"dashed": [6, 4], "solid": [1, 0]}
 _GAP = 6
+# Pixels of every picture, and of the widest.
+WIDTH, WIDEST = 760, 1200
+PADDING = {"left": 14, "right": 18, "top": 12, "bottom": 12}
 
 
-def still(option: Option, width: int) -> Spec:
-    """The option as a Vega specification of this width; its height is the option's."""
+def still(option: Option) -> Spec:
+    """The option as a Vega specification; its height is the option's, its width WIDTH, or more where the height has
+    room for more."""
     (series,) = option["series"]
+    height, width = int(option["height"]), WIDTH
+    if series["type"] == "graph":
+        width = max(WIDTH, min(WIDEST, _full_width(series, height)))
     draw = _flow if series["type"] == "sankey" else _graph
-    lines, arrows, nodes, labels = draw(series, width, int(option["height"]))
+    lines, arrows, nodes, labels = draw(series, width, height)
     values = {"lines": lines, "arrows": arrows, "nodes": nodes, "labels": labels}
     return {
         "$schema": "https://vega.github.io/schema/vega/v6.json",
         "width": width,
         "height": option["height"],
-        "padding": {"left": 14, "right": 18, "top": 12, "bottom": 12},
+        "padding": PADDING,
         "autosize": {"type": "pad", "contains": "padding"},
         "data": [{"name": name, "values": rows} for name, rows in values.items()],
         "marks": [_lines(), _arrows(), _nodes(), _labels()],
@@ -109,6 +116,13 @@ def _graph(series: Option, width: int, height: int) -> tuple[Rows, Rows, Rows, R
     ]
     labels = [_label(at[node["id"]], radius[node["id"]], node, ink, size) for node in data]
     return lines, arrows, nodes, labels
+
+
+def _full_width(series: Option, height: int) -> int:
+    """Pixels in which the nodes fill the height."""
+    xs, ys = ([node[axis] for node in series["data"]] for axis in ("x", "y"))
+    scale = (height - series["top"] - series["bottom"]) / max(max(ys) - min(ys), 1e-9)
+    return round(series["left"] + series["right"] + min(scale * (max(xs) - min(xs)), WIDEST))
 
 
 def _fitted(series: Option, width: int, height: int) -> tuple[float, float, float]:
