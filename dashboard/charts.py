@@ -19,7 +19,7 @@ FONT = '"Source Sans", "Source Sans Pro", sans-serif'
 
 
 # Formats of values on an axis: shares, and numbers of any size.
-PERCENT, PLAIN = ".0%", ""
+PERCENT, PLAIN = "~%", ""
 
 
 def ticks(number: str) -> Spec:
@@ -210,7 +210,7 @@ def before_after(labels: Sequence[str], colours: Inks, slots: Sequence[int], *, 
         "field": "value",
         "type": "quantitative",
         "scale": {"zero": False, "nice": True, "padding": 8},
-        "axis": {"title": "held-out accuracy", "format": ".0%", "tickCount": 5},
+        "axis": {"title": "held-out accuracy", "format": PERCENT, "tickCount": 5},
     }
     colour = {**member_scale(order, colours, slots), "legend": None}
     tooltip = [{"field": "when", "title": "when"}, {"field": "detail", "title": "accuracy"}]

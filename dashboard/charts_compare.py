@@ -167,7 +167,7 @@ def frontier(colours: Inks, kinds: Sequence[str], *, x_title: str, height: int =
         "scale": {"zero": True, "nice": True},
         "axis": {"grid": False, "tickCount": 6, "format": "~g"},
     }
-    y_axis = {"title": None, "format": ".0%", "tickCount": 5}
+    y_axis = {"title": None, "format": PERCENT, "tickCount": 5}
     y = {"field": "value", "type": "quantitative", "scale": {"zero": False, "nice": True}, "axis": y_axis}
     tooltip = [{"field": "run", "title": "run"}, {"field": "detail", "title": "score"}]
     runs: Spec = {"data": {"name": "runs"}}

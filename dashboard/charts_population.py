@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dashboard.charts import Spec, base
+from dashboard.charts import PERCENT, Spec, base
 from dashboard.measures import Measure
 from dashboard.palette import Inks
 
@@ -184,7 +184,7 @@ def success_patterns(labels: Sequence[str], colours: Inks, *, bars: int = 110, r
         "scale": {"paddingInner": 0.25, "paddingOuter": 0.1},
     }
     height_scale = {"range": [bars, 16], "zero": True, "nice": False}
-    share_axis = {"title": None, "orient": "left", "format": ".0%", "tickCount": 3}
+    share_axis = {"title": None, "orient": "left", "format": PERCENT, "tickCount": 3}
     y = {"field": "share", "type": "quantitative", "scale": height_scale, "axis": share_axis}
     places = {"domain": order, "range": [top, bottom]}
     who = {

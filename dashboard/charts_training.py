@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dashboard.charts import Spec, base
+from dashboard.charts import PERCENT, Spec, base
 from dashboard.palette import Inks
 
 # Metric of the store, and what it is called; work first, then what a member waited for.
@@ -44,7 +44,7 @@ def activities(labels: Sequence[str], colours: Inks, *, row: int = 30) -> Spec:
                 "type": "quantitative",
                 "stack": "zero",
                 "scale": {"domain": [0, 1]},
-                "axis": {"title": "share of the steps' time", "format": ".0%", "tickCount": 5},
+                "axis": {"title": "share of the steps' time", "format": PERCENT, "tickCount": 5},
             },
             "color": {"field": "activity", "type": "nominal", "sort": names, "scale": scale, "legend": legend},
             "order": {"field": "order", "type": "quantitative"},

@@ -134,17 +134,17 @@ def table(
                 "Member": member.label,
                 "Benchmark": formats.clean(name, 40),
                 "For": purpose(last.role, name in selecting),
-                "Before": _at(first) if first.step == 0 else formats.MISSING,
+                "Before": text(_figure(first)) if first.step == 0 else formats.MISSING,
                 "Last": _at(last) if last.step else formats.MISSING,
                 "Best": _at(best) if best else formats.MISSING,
                 "Repeated": _repeated(member.repeats.get(name)),
-                "From": f"{formats.count(last.problems)} × {formats.count(last.responses / max(last.problems, 1))}",
+                "n": f"{formats.count(last.problems)} × {formats.count(last.responses / max(last.problems, 1))}",
             }
             if compared:
                 row["Less baseline"] = points_text(member.changes.get(name, UNKNOWN))
             rows.append(row)
     frame = pd.DataFrame(rows)
-    nowhere = [name for name in ("Repeated",) if name in frame and (frame[name] == formats.MISSING).all()]
+    nowhere = ["Repeated"] if len(frame) and (frame["Repeated"] == formats.MISSING).all() else []
     leading = ["Member", "Benchmark", "For", "Before", "Last", *(["Less baseline"] if compared else [])]
     return frame[[*leading, *(name for name in frame.columns if name not in (*leading, *nowhere))]]
 

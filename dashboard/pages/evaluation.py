@@ -129,9 +129,10 @@ def _table(
     notes = {
         "For": "Selection: its scores chose the best checkpoints, so that theirs on it are high by luck too. Report: "
         "it is a test set.",
+        "Before": "At step 0.",
         "Best": "The checkpoint that the run's own rule chose, and its step.",
         "Repeated": "The best checkpoint measured again: mean ± standard deviation over n passes, in percent.",
-        "From": "Problems × responses to each.",
+        "n": "Problems × responses to each.",
         "Less baseline": "Last evaluation less the baseline's last one, in points, paired by problem, with a 95 % "
         "interval over problems.",
     }

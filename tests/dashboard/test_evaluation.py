@@ -89,11 +89,13 @@ def test_scores_and_differences_are_those_of_the_raw_rows(opened, store: str) ->
         row = table[(table["Member"] == name) & (table["Benchmark"] == "held-out")].iloc[0]
         own, base = problems(store, "graft-a", 2, slot), problems(store, "grpo-a", 2, slot)
         assert row["Last"].startswith(f"{100 * np.mean(list(own.values())):.1f}\u00a0% (")
-        assert row["Before"].endswith("step 0")
+        before = problems(store, "graft-a", 0, slot)
+        assert row["Before"].startswith(f"{100 * np.mean(list(before.values())):.1f}\u00a0% (")
+        assert row["Last"].endswith(", step 2")
         change = np.array([own[key] - base[key] for key in own])
         assert row["Less baseline"].startswith(f"{100 * change.mean():+.1f} (".replace("-", "−"))
         assert row["For"] == "report"
-        assert row["From"] == "300 × 4"
+        assert row["n"] == "300 × 4"
         assert row["Repeated"].endswith("(n 2)")
     assert set(table[table["Benchmark"] == "choose"]["For"]) == {"selection"}
     assert "rule mean on validation sets" in texts(page)
