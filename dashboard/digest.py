@@ -151,12 +151,11 @@ def not_finite(source: Source, window: Window) -> list[str]:
     """Which members' training produced numbers that are none, and how often; such a step enters no mean."""
     labels = parts.labels(source.info, 28)
     found = []
-    for name in WATCHED_METRICS:
-        _, broken = source.ask("metric_recorded", name, (window.first - 1, window.last))
+    for name, counted in source.ask("metric_buckets", WATCHED_METRICS, (window.first - 1, window.last)).items():
         what = name.replace("_", " ")
         found += [
             f"{what} of {safe_text.inline(label)} in {formats.counted(times, 'step')}"
-            for label, times in zip(labels, broken[0].tolist(), strict=True)
+            for label, times in zip(labels, counted.not_finite[0].tolist(), strict=True)
             if times
         ]
     return found

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import streamlit as st
+from numpy.typing import NDArray
 
 from dashboard.launch import STORE_VARIABLE
 from server.store.reader import EventInfo, PromptRecord, Reader, RunInfo, StepMark, StoreError, open_reader
 
 LATEST = "latest"
+Floats = NDArray[np.float64]
 
 
 def store_urls() -> list[str]:
@@ -55,7 +58,7 @@ def reader(url: str, file: str) -> Reader:
 UP_TO_LAST_STEP = frozenset(
     {
         "complementarity", "member_counts", "member_history", "pair_counts", "pair_history", "metric", "metric_history",
-        "metric_range", "metric_recorded", "metric_series", "run_metric", "run_metric_history", "patterns", "places",
+        "metric_range", "metric_buckets", "metric_series", "run_metric", "run_metric_history", "patterns", "places",
         "prompts_for", "subjects", "transfers", "newest_places", "newest_transfers", "newest_groups",
         "patterns_from", "prompt_visits", "joint_scores",
     }
@@ -101,6 +104,11 @@ class Source:
             last = arguments[-1]
             revision = self.newest_step(last[-1] if isinstance(last, tuple) else last)
         return _answer(self.url, self.file, self.info.uid, revision, question, arguments, named)
+
+    def metrics(self, names: tuple[str, ...], first_step: int, last_step: int) -> dict[str, tuple[Floats, Floats]]:
+        """{metric: (numerator [N], denominator [N]) summed over these steps}, all asked for at once."""
+        found = self.ask("metric_buckets", names, (first_step - 1, last_step))
+        return {name: (counted.numerator[0], counted.denominator[0]) for name, counted in found.items()}
 
     def ask_store(self, question: str) -> Any:
         """`Reader.question()` about the whole store, from the cache until this run's revision changes."""

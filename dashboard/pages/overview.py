@@ -202,7 +202,7 @@ def _members(
 ) -> None:
     labels = parts.labels(source.info, 28)
     counts = source.ask("member_counts", window.first, window.last)
-    metrics = {name: source.ask("metric", name, window.first, window.last) for name in TABLE_METRICS}
+    metrics = source.metrics(TABLE_METRICS, window.first, window.last)
     share, _, _ = frames.wilson(history["successes"], history["rollouts"])
     table = frames.member_table(
         [labels[slot] for slot in slots],

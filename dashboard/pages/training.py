@@ -11,6 +11,7 @@ from dashboard import charts, charts_training, formats, frames, frames_files, fr
 from dashboard.controls import Choice, Window, pick
 from dashboard.frames_training import Series
 from dashboard.source import Source
+from server.store.reader import Buckets
 
 # Metric, quantity, explanation, whether it is a share, help.
 CURVES = (
@@ -51,15 +52,16 @@ def draw(source: Source, choice: Choice) -> None:
     )
     slots, edges = choice.slots(source.info), frames.bucket_edges(window.first, window.last, POINTS[points])
     known = set(source.ask("metric_names"))
+    buckets = source.ask("metric_buckets", tuple(name for name, *_ in CURVES if name in known), tuple(edges))
     with parts.guarded():
-        _not_finite(source, slots, edges, known)
+        _not_finite(source, slots, buckets)
     beside = parts.side_by_side()
     with beside, parts.card():
         _reward(source, slots, edges)
     for name, quantity, explanation, share, help_text in CURVES:
-        if name in known:
+        if name in buckets:
             with beside, parts.card():
-                _curve(source, slots, edges, window, name, quantity, explanation, share, help_text)
+                _curve(source, slots, edges, window, buckets[name], name, quantity, explanation, share, help_text)
     parts.caption(_about(edges, window))
     with parts.card(stretch=False):
         _clipped(source, slots, window, known)
@@ -79,13 +81,13 @@ def _about(edges: list[int], window: Window) -> str:
     return text + " · bands: smallest and largest single step."
 
 
-def _not_finite(source: Source, slots: list[int], edges: list[int], known: set[str]) -> None:
+def _not_finite(source: Source, slots: list[int], buckets: dict[str, Buckets]) -> None:
     """Values that are no numbers are counted and named; their place in a curve is a gap."""
     labels = parts.labels(source.info)
     found = []
     for name, quantity, *_ in CURVES:
-        if name in known:
-            _, broken = source.ask("metric_recorded", name, tuple(edges))
+        if name in buckets:
+            broken = buckets[name].not_finite
             found += [
                 f"{safe_text.inline(labels[slot])}: {quantity.lower()} ({formats.count(broken[:, slot].sum())})"
                 for slot in slots
@@ -119,6 +121,7 @@ def _curve(
     slots: list[int],
     edges: list[int],
     window: Window,
+    buckets: Buckets,
     name: str,
     quantity: str,
     explanation: str,
@@ -127,7 +130,7 @@ def _curve(
 ) -> None:
     """One metric of every member: pooled mean, and the range of single steps around it."""
     parts.title(quantity, explanation, help_text or None)
-    recorded, asked = _series(source, name, edges, window), len(slots)
+    recorded, asked = _series(source, name, edges, window, buckets), len(slots)
     slots = frames.most_telling(slots, frames.unlike(recorded.whole))
     series = recorded.of(slots)
     if not series.any:
@@ -154,11 +157,10 @@ def _curve(
     parts.cut_note(len(slots), asked, "furthest from the mean")
 
 
-def _series(source: Source, name: str, edges: list[int], window: Window) -> Series:
-    numerator, denominator = source.ask("metric_history", name, tuple(edges))
+def _series(source: Source, name: str, edges: list[int], window: Window, buckets: Buckets) -> Series:
     if max(np.diff(edges)) == 1 or window.last - window.first >= RANGE_STEPS:
-        return Series(numerator, denominator, None, None)
-    return Series(numerator, denominator, *source.ask("metric_range", name, tuple(edges)))
+        return Series(buckets.numerator, buckets.denominator, None, None)
+    return Series(buckets.numerator, buckets.denominator, *source.ask("metric_range", name, tuple(edges)))
 
 
 def _clipped(source: Source, slots: list[int], window: Window, known: set[str]) -> None:
@@ -174,11 +176,9 @@ def _clipped(source: Source, slots: list[int], window: Window, known: set[str]) 
         parts.nothing("This run recorded no clipping by minibatch.")
         return
     labels = parts.labels(source.info)
-    counts = {
-        (kind, place): source.ask("metric", f"clip_{kind}_mb{place}", window.first, window.last)
-        for kind in ("own", "peer")
-        for place in places
-    }
+    wanted = {(kind, place): f"clip_{kind}_mb{place}" for kind in ("own", "peer") for place in places}
+    totals = source.metrics(tuple(wanted.values()), window.first, window.last)
+    counts = {cell: totals[name] for cell, name in wanted.items()}
     rows = frames_training.clip_rows([safe_text.inline(labels[slot]) for slot in slots], slots, places, counts)
     parts.table(
         pd.DataFrame(rows),
@@ -200,7 +200,7 @@ def _mismatch(source: Source, slots: list[int], window: Window, known: set[str])
     labels = parts.labels(source.info)
     rows = []
     recorded = [entry for entry in MISMATCH if entry[0] in known]
-    totals = {name: source.ask("metric", name, window.first, window.last) for name, _, _ in recorded}
+    totals = source.metrics(tuple(name for name, _, _ in recorded), window.first, window.last)
     for slot in slots:
         row = {"Member": safe_text.inline(labels[slot])}
         for name, quantity, unit in recorded:
@@ -228,8 +228,8 @@ def _time(source: Source, slots: list[int], window: Window, known: set[str]) -> 
         "Shares of the steps' wall time. Waits: for the device that it shares (turn), for other members (barrier), for "
         "answers to be verified (grading), for the run itself (other).",
     )
-    names = [name for name, _ in charts_training.ACTIVITIES if name in known]
-    totals = {name: source.ask("metric", name, window.first, window.last)[0] for name in names}
+    names = tuple(name for name, _ in charts_training.ACTIVITIES if name in known)
+    totals = {name: seconds for name, (seconds, _) in source.metrics(names, window.first, window.last).items()}
     labels = parts.labels(source.info)
     rows = frames_training.time_rows([labels[slot] for slot in slots], slots, totals)
     if rows.empty:

@@ -1,4 +1,4 @@
-"""Queries for counts and metrics of step windows: differences of cumulative rows, never a sum over steps."""
+"""Queries for counts of step windows: differences of cumulative rows, never a sum over steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Integer, Select, Table, column, func, select, true, values
+from sqlalchemy import Connection, Select, Table, select
 
 from server.store import schema
 from server.store.counts import MEMBER_COUNTS, PAIR_COUNTS, PAIR_SUMS, Floats, Ints
@@ -16,8 +16,6 @@ from server.store.read_runs import RunKey
 from server.store.records import StoreError
 
 Counts = dict[str, Ints | Floats]
-# Columns of a metric's cumulative state.
-_NUMERATOR, _LOW, _DENOMINATOR, _FINITE, _NOT_FINITE = range(5)
 
 
 def window(key: RunKey, first_step: int, last_step: int) -> tuple[int, int]:
@@ -96,105 +94,3 @@ def complementarity(connection: Connection, key: RunKey, low: int, high: int) ->
     share = np.divide(solved, support, out=np.full(solved.shape, np.nan), where=support > 0)
     np.fill_diagonal(share, np.nan)
     return share, support
-
-
-def metric_names(connection: Connection, key: RunKey) -> list[str]:
-    names, metrics = schema.metric_names, schema.metrics
-    recorded = select(metrics.c.step).where(metrics.c.run == key.id, metrics.c.name == names.c.id).exists()
-    return sorted(connection.scalars(select(names.c.name).where(recorded)))
-
-
-def metric_change(
-    connection: Connection, key: RunKey, name: str, slots: Sequence[int], edges: Sequence[int]
-) -> tuple[Floats, Floats, Ints, Ints]:
-    """(numerator, denominator, finite values, not-finite values), [B, slots] each, between edges.
-
-    A metric need not be recorded in every step, so the row of an edge is the newest at or before it.
-    """
-    distinct, place = np.unique(edges, return_inverse=True)
-    at = np.zeros((len(distinct), len(slots), 5), np.float64)
-    identity = connection.scalar(select(schema.metric_names.c.id).where(schema.metric_names.c.name == name))
-    if identity is not None:
-        newest = matrix(connection, _newest_steps(key.id, identity, slots, distinct.tolist()), 3).astype(np.int64)
-        rows = matrix(connection, _metric_sums(key.id, identity, slots, np.unique(newest[:, 2]).tolist()), 7)
-        sums = {(int(slot), int(step)): state for slot, step, *state in rows.tolist()}
-        row_of = {int(edge): row for row, edge in enumerate(distinct)}
-        column_of = {slot: column for column, slot in enumerate(slots)}
-        for edge, slot, step in newest.tolist():
-            if step:
-                at[row_of[edge], column_of[slot]] = sums[slot, step]
-    change = np.diff(at[place], axis=0)
-    numerator = change[..., _NUMERATOR] + change[..., _LOW]
-    counted = change[..., [_FINITE, _NOT_FINITE]].astype(np.int64)
-    return numerator, change[..., _DENOMINATOR], counted[..., 0], counted[..., 1]
-
-
-def _newest_steps(run: int, name: int, slots: Sequence[int], edges: Sequence[int]) -> Select[Any]:
-    """(edge, slot, newest step at or before the edge that recorded the metric, or 0)."""
-    metrics = schema.metrics
-    edge = values(column("edge", Integer), name="edges").data([(edge,) for edge in edges]).cte("edges")
-    slot = values(column("slot", Integer), name="slots").data([(slot,) for slot in slots]).cte("slots")
-    newest = (
-        select(func.coalesce(func.max(metrics.c.step), 0))
-        .where(metrics.c.run == run, metrics.c.name == name, metrics.c.member == slot.c.slot)
-        .where(metrics.c.step <= edge.c.edge)
-        .scalar_subquery()
-    )
-    return select(edge.c.edge, slot.c.slot, newest).select_from(edge.join(slot, true()))
-
-
-def _metric_sums(run: int, name: int, slots: Sequence[int], steps: Sequence[int]) -> Select[Any]:
-    """(slot, step, running sums) at these steps."""
-    metrics = schema.metrics
-    return select(
-        metrics.c.member,
-        metrics.c.step,
-        metrics.c.sum_numerator,
-        metrics.c.sum_numerator_low,
-        metrics.c.sum_denominator,
-        metrics.c.count_finite,
-        metrics.c.count_not_finite,
-    ).where(
-        metrics.c.run == run, metrics.c.name == name, metrics.c.member.in_(list(slots)), metrics.c.step.in_(list(steps))
-    )
-
-
-def metric_series(connection: Connection, key: RunKey, name: str, low: int, high: int) -> tuple[Ints, Floats, Floats]:
-    """Every recorded step of low + 1 .. high: (steps [K], numerator [K, N], denominator [K, N])."""
-    metrics, names = schema.metrics, schema.metric_names
-    rows = connection.execute(
-        select(metrics.c.step, metrics.c.member, metrics.c.numerator, metrics.c.denominator)
-        .join(names, names.c.id == metrics.c.name)
-        .where(
-            metrics.c.run == key.id,
-            names.c.name == name,
-            metrics.c.member.between(0, len(key.members) - 1),
-            metrics.c.step.between(low + 1, high),
-        )
-    ).all()
-    steps = sorted({row.step for row in rows})
-    place = {step: index for index, step in enumerate(steps)}
-    parts = np.full((2, len(steps), len(key.members)), np.nan)
-    for step, member, numerator, denominator in rows:
-        if numerator is not None and denominator is not None:
-            parts[:, place[step], member] = numerator, denominator
-    return np.array(steps, np.int64), parts[0], parts[1]
-
-
-def metric_values(
-    connection: Connection, key: RunKey, low: int, high: int
-) -> list[tuple[int, str | None, str, float, float]]:
-    """As `Reader.metric_values`, steps low + 1 .. high."""
-    metrics, names = schema.metrics, schema.metric_names
-    rows = connection.execute(
-        select(metrics.c.step, metrics.c.member, names.c.name, metrics.c.numerator, metrics.c.denominator)
-        .join(names, names.c.id == metrics.c.name)
-        .where(metrics.c.run == key.id, metrics.c.finite, metrics.c.step.between(low + 1, high))
-        # The key goes by name and member before it comes to the step.
-        .where(metrics.c.member.in_(range(schema.WHOLE_RUN, len(key.members))))
-        .order_by(metrics.c.step, metrics.c.member, names.c.name)
-    )
-    return [
-        (step, None if member == schema.WHOLE_RUN else key.members[member], name, numerator, denominator)
-        for step, member, name, numerator, denominator in rows
-    ]

@@ -77,10 +77,8 @@ def show_overview(page: Refresh) -> None:
     page.uptake()
     page.ask("evaluations")
     page.ask("events", MOST_EVENTS)
-    for name in WATCHED:
-        page.ask("metric_recorded", name, (page.first - 1, page.last))
-    for name in TABLE:
-        page.whole("metric", name)
+    for names in (WATCHED, TABLE):
+        page.ask("metric_buckets", names, (page.first - 1, page.last))
     newest = max(page.first, page.last - ETA_STEPS + 1)
     page.ask("run_metric_history", "step_seconds", tuple(range(newest - 1, page.last + 1)))
 
@@ -88,15 +86,13 @@ def show_overview(page: Refresh) -> None:
 def show_training(page: Refresh) -> None:
     known, edges = page.ask("metric_names"), page.edges()
     page.ask("member_history", edges)
-    for name in CURVES:
-        if name in known:
-            page.ask("metric_recorded", name, edges)
-            page.ask("metric_history", name, edges)
-            if 1 < page.last - page.first < RANGE_STEPS:
-                page.ask("metric_range", name, edges)
-    for name in known:
-        if name.startswith(("seconds_", "idle_", "engine_trainer_gap")):
-            page.whole("metric", name)
+    curves = [name for name in CURVES if name in known]
+    page.ask("metric_buckets", curves, edges)
+    if 1 < page.last - page.first < RANGE_STEPS:
+        for name in curves:
+            page.ask("metric_range", name, edges)
+    for start in ("clip_", "engine_trainer_gap", ("seconds_", "idle_")):
+        page.ask("metric_buckets", [name for name in known if name.startswith(start)], (page.first - 1, page.last))
 
 
 def show_complementarity(page: Refresh) -> None:

@@ -104,7 +104,7 @@ def test_a_metric_that_is_no_number_is_missing_and_counted_and_spoils_no_mean(wr
     with open_reader(url) as reader:
         numerator, denominator = reader.metric("latest", "loss", 1, 4)
         assert (numerator[0], denominator[0]) == (6.0, 4.0)
-        recorded, not_finite = reader.metric_recorded("latest", "loss", [0, 4])
+        _, _, recorded, not_finite = reader.metric_buckets("latest", ["loss"], [0, 4])["loss"]
         assert (recorded[0, 0], not_finite[0, 0]) == (2, 2)
         assert (recorded[0, 1], not_finite[0, 1]) == (0, 0)
         steps, series, _ = reader.metric_series("latest", "loss", 1, 4)

@@ -113,7 +113,7 @@ def test_complementarity_without_support_is_unknown_not_zero(reader: Reader) -> 
 
 def test_metrics_are_summed_over_the_steps_that_recorded_them(reader: Reader) -> None:
     # clip_peer is not recorded in steps divisible by three.
-    recorded, not_finite = reader.metric_recorded("latest", "clip_peer", [0, 3, 6])
+    _, _, recorded, not_finite = reader.metric_buckets("latest", ["clip_peer"], [0, 3, 6])["clip_peer"]
     assert recorded.tolist() == [[2, 2, 2], [2, 2, 2]]
     assert not not_finite.any()
     _, denominator = reader.metric_history("latest", "clip_peer", [2, 3, 4])
