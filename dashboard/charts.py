@@ -65,7 +65,7 @@ def base(colours: Inks, height: int, description: str) -> Spec:
                 "symbolStrokeWidth": 3,
                 "rowPadding": 3,
                 "columnPadding": 14,
-                "labelLimit": 160,
+                "labelLimit": 220,
                 "title": None,
             },
             "text": {"font": FONT},
@@ -81,14 +81,17 @@ def member_scale(labels: Sequence[str], colours: Inks, slots: Sequence[int] | No
         "type": "nominal",
         "sort": list(labels),
         "scale": {"domain": list(labels), "range": [member_colour(colours, slot) for slot in slots]},
-        "legend": _member_legend(),
+        "legend": _member_legend(labels),
     }
 
 
-def _member_legend() -> Spec:
+def _member_legend(labels: Sequence[str]) -> Spec:
+    longest = max(map(len, labels), default=0)
+    # Pixels of an entry, with its symbol.
+    entry = 130 if longest <= 18 else 46 + 7 * longest
     return {
         "orient": "top",
-        "columns": {"expr": "max(2, min(4, floor(width / 130)))"},
+        "columns": {"expr": f"max(1, min(4, floor(width / {entry})))"},
         "symbolType": "stroke",
         "symbolOpacity": 1,
         "offset": 8,
@@ -101,7 +104,7 @@ def _dashes(labels: Sequence[str], colours: Inks, slots: Sequence[int] | None) -
     if max(slots, default=0) < len(colours.members):
         return {}
     scale = {"domain": list(labels), "range": [member_dash(slot, colours) for slot in slots]}
-    legend = _member_legend()
+    legend = _member_legend(labels)
     return {
         "strokeDash": {"field": "member", "type": "nominal", "sort": list(labels), "scale": scale, "legend": legend}
     }

@@ -48,6 +48,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{digits}f}".replace("-", _MINUS)
 
 
+def short(value: float, digits: int = 3) -> str:
+    """A number of any size with its leading digits and a true minus: "0.0123", "−3.27e−09"."""
+    return f"{value:.{digits}g}".replace("-", _MINUS)
+
+
 def signed(value: float | None, digits: int = 2) -> str:
     """An advantage: its sign is always written, except for 0."""
     if value is None or not math.isfinite(value):

@@ -36,7 +36,7 @@ def shown(value: float, percent: bool) -> str:
     """A value of a curve as text."""
     if percent or not math.isfinite(value):
         return formats.percent(value) if math.isfinite(value) else formats.MISSING
-    return f"{value:.4g}".replace("-", "−")
+    return formats.short(value, 4)
 
 
 def scores_by_step(run: RunResult, members: Sequence[str], benchmarks: Sequence[str]) -> dict[int, float]:

@@ -54,7 +54,7 @@ def pooled_curves(
         curves["low"], curves["high"] = series.low.ravel(), series.high.ravel()
 
     def said(number: float) -> str:
-        return formats.percent(number) if share else _plain(number)
+        return formats.percent(number) if share else formats.short(number, 4)
 
     for slot in range(value.shape[1]):
         texts = []
@@ -66,10 +66,6 @@ def pooled_curves(
             texts.append(text)
         hover[f"m{slot}"] = texts
     return curves, hover
-
-
-def _plain(number: float) -> str:
-    return f"{number:.4g}".replace("-", "−")
 
 
 def clip_rows(

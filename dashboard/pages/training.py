@@ -169,7 +169,7 @@ def _clipped(source: Source, slots: list[int], window: Window, known: set[str]) 
         "Clipped tokens",
         "by the minibatch's place in the step",
         "Share of tokens on which the clip acted. The first minibatch is at the weights that sampled, so its own "
-        "tokens are never clipped; grafted groups come last.",
+        "tokens are never clipped; grafted groups come last. –: no such token.",
     )
     places = sorted(int(m.group(1)) for name in known if (m := re.fullmatch(r"clip_own_mb(\d+)", name)))
     if not places:
@@ -206,7 +206,9 @@ def _mismatch(source: Source, slots: list[int], window: Window, known: set[str])
         for name, quantity, unit in recorded:
             numerator, denominator = (float(part[slot]) for part in totals[name])
             row[f"{quantity}, {unit}"] = (
-                f"{numerator / denominator:.3g} (n {formats.compact(denominator)})" if denominator else formats.MISSING
+                f"{formats.short(numerator / denominator)} (n {formats.compact(denominator)})"
+                if denominator
+                else formats.MISSING
             )
         rows.append(row)
     if not recorded:

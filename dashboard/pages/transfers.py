@@ -100,8 +100,11 @@ def _moved(source: Source, pairs: dict[str, np.ndarray]) -> None:
     drawn = charts_transfers.strongest(moved)
     shown = sum(int(moved[pair]) for pair in drawn)
     total = int(moved.sum())
-    cut = f" Drawn: the {len(drawn)} strongest of {edges} pairs." if len(drawn) < edges else ""
-    parts.caption(f"{formats.of(shown, total, 'admitted response')}.{cut}")
+    text = f"{formats.counted(total, 'admitted response')}."
+    if len(drawn) < edges:
+        whole = formats.of(shown, total, "admitted response")
+        text = f"{whole}. Drawn: the {len(drawn)} strongest of {edges} pairs."
+    parts.caption(text)
 
 
 def _rescued(source: Source, slots: list[int], edges: list[int]) -> None:

@@ -17,6 +17,11 @@ def test_a_rate_without_cases_is_a_dash_and_never_zero() -> None:
     assert formats.rate(0, 8) == "0.0\u00a0%"
 
 
+def test_numbers_of_any_size_have_a_true_minus() -> None:
+    assert formats.short(-3.2714e-9) == "−3.27e−09"
+    assert formats.short(0.012345) == "0.0123"
+
+
 def test_one_is_singular() -> None:
     assert formats.counted(1, "run") == "1 run"
     assert formats.counted(2_000, "run") == "2,000 runs"
