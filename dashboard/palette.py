@@ -7,7 +7,7 @@ from dataclasses import dataclass
 # Past this many members colours repeat and the line gets dashes.
 DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (6, 3), (2, 2), (8, 2, 2, 2))
 # What pictures in files are written in: vl-convert has it, and Arial is as wide.
-FILE_FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+FILE_FONT = "Liberation Sans, Arial, Helvetica, Arimo, Nimbus Sans, sans-serif"
 
 
 @dataclass(frozen=True, slots=True)

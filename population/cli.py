@@ -270,8 +270,7 @@ def export(
     quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but errors")] = False,
 ) -> None:
     """Write a run as one HTML report, its charts as PNG and SVG, its tables as CSV and Parquet (docs/export.md)."""
-    # Streamlit warns of every page that runs without a browser.
-    environment = {**os.environ, "GRAFT_STORE_URL": store, "STREAMLIT_LOGGER_LEVEL": "error"}
+    environment = {**os.environ, "GRAFT_STORE_URL": store}
     command = [sys.executable, "-m", "dashboard.export", "--to", str(to), f"--run={run}", f"--steps={steps}"]
     command += [f"--theme={theme}", *(f"--page={name}" for name in page or ())]
     command += [f"--member={name}" for name in member or ()] + [f"--only={part}" for part in only or ()]

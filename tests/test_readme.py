@@ -64,6 +64,7 @@ COVERED: dict[str, Directly | ByCI | ByTest | InSession] = {
         "demo-methods", "tests/end_to_end/test_demo.py::test_make_demo_methods_runs_rows_and_prints_their_tables"
     ),
     ".venv/bin/graft replay latest --store sqlite:///runs/graft.db --set exchange.floor=0.9": InSession(),
+    ".venv/bin/graft export --store sqlite:///runs/graft.db --to runs/export": InSession(),
     ".venv/bin/graft doctor": Directly(prints="The embedded default can run here"),
 }
 

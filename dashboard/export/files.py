@@ -26,13 +26,17 @@ def stem(page: str, name: str) -> str:
 
 def csv(table: pd.DataFrame, header: bool = True) -> bytes:
     """UTF-8 with a header line; texts that begin like a formula are made harmless."""
-    safe = table.map(harmless).rename(columns=harmless)
+    safe = table.map(lambda value: harmless(_encodable(value))).rename(columns=harmless)
     return safe.to_csv(index=False, header=header, lineterminator="\n").encode("utf-8", "replace")
 
 
 def harmless(value: Any) -> Any:
-    """A text that no spreadsheet runs; anything else as it is."""
-    return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) else value
+    """A text that no spreadsheet runs, its lines ended by a line feed: a bare carriage return would begin another row.
+    Anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    lines = value.replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{lines}" if value.lstrip(" ").startswith(_FORMULA) else lines
 
 
 def parquet(table: pd.DataFrame) -> bytes:

@@ -31,20 +31,20 @@ _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def of_panel(chart: Chart, panel: Panel, subject: Subject, theme: str) -> str:
-    """The chart as an SVG document under its panel's title, with the line that says of which run it is."""
+    """The chart as an SVG document by itself: under its panel's title and the line that says of which run it is."""
     title = words.plain(panel.title) or chart.alt
     lines = [line for line in (words.plain(panel.explanation), subject.line()) if line]
-    return svg(chart, title, lines, inks(theme))
+    return svg(chart, inks(theme), title, lines)
 
 
-def svg(chart: Chart, title: str, lines: Sequence[str], colours: Inks) -> str:
-    """The chart as an SVG document; `title` and `lines` are plain text and stand above it."""
+def svg(chart: Chart, colours: Inks, title: str = "", lines: Sequence[str] = ()) -> str:
+    """The chart as an SVG document; `title` and `lines`, where given, are plain text and stand above it."""
     # V8 is loaded by the first picture alone.
     import vl_convert
 
-    heading = _heading(title, lines, colours)
+    heading = _heading(title, lines, colours) if title else {}
     if "series" in chart.spec:
-        spec = still(chart.spec) | {"title": heading, "background": colours.background}
+        spec = still(chart.spec) | {"background": colours.background} | heading
         drawn = vl_convert.vega_to_svg(_plain(spec), allowed_base_urls=[])
     else:
         drawn = vl_convert.vegalite_to_svg(
@@ -62,7 +62,7 @@ def png(document: str) -> bytes:
 
 def _heading(title: str, lines: Sequence[str], colours: Inks) -> Spec:
     wrapped = [part for line in lines for part in textwrap.wrap(line, _LINE_CHARACTERS)]
-    return {
+    title_of = {
         "text": textwrap.shorten(title, 100, placeholder=" …"),
         "subtitle": wrapped,
         "anchor": "start",
@@ -77,13 +77,15 @@ def _heading(title: str, lines: Sequence[str], colours: Inks) -> Spec:
         "color": colours.ink,
         "subtitleColor": colours.muted,
     }
+    return {"title": title_of}
 
 
 def _fixed(spec: Spec, heading: Spec, colours: Inks) -> Spec:
-    """The specification in a fixed width, as high as on the page and its heading above that."""
+    """The specification in a fixed width, as high as on the page, with its heading above that."""
     height = spec["height"]
     if isinstance(height, int):
-        height += _TITLE_PX + _LINE_PX * len(heading["subtitle"]) + _GAP_PX
+        if heading:
+            height += _TITLE_PX + _LINE_PX * len(heading["title"]["subtitle"]) + _GAP_PX
         height += sum(PADDING[side] - spec["padding"][side] for side in ("top", "bottom"))
     config = spec["config"] | {
         "font": FILE_FONT,
@@ -91,7 +93,7 @@ def _fixed(spec: Spec, heading: Spec, colours: Inks) -> Spec:
         "background": colours.background,
         "aria": False,
     }
-    return {**spec, "width": WIDTH, "height": height, "padding": PADDING, "title": heading, "config": config}
+    return {**spec, "width": WIDTH, "height": height, "padding": PADDING, "config": config, **heading}
 
 
 def _plain(spec: Spec) -> str:

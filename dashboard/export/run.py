@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +15,7 @@ from dashboard.app import Entry
 from dashboard.export import collect, files, folder, pictures, report, rows
 from dashboard.export.collect import Scope
 from dashboard.export.subject import Subject
+from dashboard.palette import inks
 from dashboard.sheet import Chart, File, Item, Panel, Table
 from server.store.reader import open_reader
 
@@ -60,26 +61,25 @@ def _pages(scope: Scope, order: Order, subject: Subject, place: Path, told: Told
         theme: [(entry.name, entry.title, collect.sheet_of(entry, scope, theme, told)) for entry in order.pages]
         for theme in themes
     }
-    drawn = {
-        theme: _pictures(found, subject, theme, told) if {REPORT, CHARTS} & set(order.parts) else {}
-        for theme, found in sheets.items()
-    }
     shown, counts = sheets[order.theme], {}
     if CHARTS in order.parts:
-        counts[CHARTS] = _write_charts(drawn[order.theme], place / CHARTS, told)
+        counts[CHARTS] = _write_charts(shown, subject, order.theme, place / CHARTS, told)
     if TABLES in order.parts:
         counts[TABLES] = _write_tables(shown, place / TABLES, told)
     if REPORT in order.parts:
-        told("report")
-        facts = {
-            "Exported": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-            "Store revision": formats.count(subject.revision),
-            "Version": f"graft-population {metadata.version('graft-population')}",
-        }
-        text = report.document(subject, shown, drawn, facts)
+        drawn = {theme: _bare(found, theme, told) for theme, found in sheets.items()}
+        text = report.document(subject, shown, drawn, _made(subject))
         (place / "report.html").write_bytes(text.encode("utf-8", "replace"))
         counts[REPORT] = 1
     return counts
+
+
+def _made(subject: Subject) -> dict[str, str]:
+    return {
+        "Exported": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        "Store revision": formats.count(subject.revision),
+        "Version": f"graft-population {metadata.version('graft-population')}",
+    }
 
 
 def _items(sheets: Sequence[report.Section]) -> Iterator[tuple[str, Panel, Item]]:
@@ -89,24 +89,27 @@ def _items(sheets: Sequence[report.Section]) -> Iterator[tuple[str, Panel, Item]
             yield from ((page, panel, item) for item in panel.items)
 
 
-def _pictures(sheets: Sequence[report.Section], subject: Subject, theme: str, told: Told) -> dict[tuple[str, str], str]:
-    """{(page's name, chart's name): SVG document}."""
+def _bare(sheets: Sequence[report.Section], theme: str, told: Told) -> dict[tuple[str, str], str]:
+    """{(page's name, chart's name): SVG document} for the report, which says itself what a chart shows."""
     found = {}
-    for page, panel, item in _items(sheets):
+    for page, _, item in _items(sheets):
         if isinstance(item, Chart):
-            told(f"chart {item.name}")
-            found[page, item.name] = pictures.of_panel(item, panel, subject, theme)
+            told(f"report: {item.name}")
+            found[page, item.name] = pictures.svg(item, inks(theme))
     return found
 
 
-def _write_charts(drawn: Mapping[tuple[str, str], str], place: Path, told: Told) -> int:
+def _write_charts(sheets: Sequence[report.Section], subject: Subject, theme: str, place: Path, told: Told) -> int:
     place.mkdir()
-    for (page, name), document in drawn.items():
-        told(f"picture {name}")
-        stem = place / files.stem(page, name)
-        stem.with_suffix(".svg").write_text(document, "utf-8")
-        stem.with_suffix(".png").write_bytes(pictures.png(document))
-    return 2 * len(drawn)
+    written = 0
+    for page, panel, item in _items(sheets):
+        if isinstance(item, Chart):
+            told(f"chart {item.name}")
+            document, stem = pictures.of_panel(item, panel, subject, theme), place / files.stem(page, item.name)
+            stem.with_suffix(".svg").write_text(document, "utf-8")
+            stem.with_suffix(".png").write_bytes(pictures.png(document))
+            written += 2
+    return written
 
 
 def _write_tables(sheets: Sequence[report.Section], place: Path, told: Told) -> int:

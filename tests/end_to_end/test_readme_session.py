@@ -12,11 +12,11 @@ from server.store.reader import open_reader
 from tests.commands import ROOT, run, runnable, session_commands
 
 
-def test_train_resume_summary_dashboard_and_replay_follow_one_another(warm_folder: Path) -> None:
+def test_train_resume_summary_dashboard_replay_and_export_follow_one_another(warm_folder: Path) -> None:
     url = f"sqlite:///{warm_folder / 'readme.db'}"
     places = ["--set", f"folder={warm_folder}", "--set", f"store={url}"]
     small = [*places, "--set", "evaluation.benchmarks.heldout.limit=24", "--set", "checkpoint.every_steps=1"]
-    train, resume, summary, dashboard, replay = (shlex.split(command) for command in session_commands())
+    train, resume, summary, dashboard, replay, export = (shlex.split(command) for command in session_commands())
 
     first = run([*train, "--port", "0", *small, "--set", "steps=1"], deadline_s=300)
     assert first.returncode == 0, first.stdout + first.stderr
@@ -48,3 +48,7 @@ def test_train_resume_summary_dashboard_and_replay_follow_one_another(warm_folde
     fourth = run([*replay, "--store", url], deadline_s=300)
     assert fourth.returncode == 0, fourth.stderr
     assert "exchange.floor" in fourth.stdout
+
+    fifth = run([*export, "--store", url, "--to", str(warm_folder / "export")], deadline_s=600)
+    assert fifth.returncode == 0, fifth.stderr
+    assert "1 file of report" in fifth.stdout
