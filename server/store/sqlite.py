@@ -21,6 +21,11 @@ from server.store.records import StoreError
 NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "glusterfs"}
 NETWORK_FILESYSTEMS |= {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse"}
 
+# SQLite begins its write-ahead log anew only when nobody reads from it, which readers that overlap never let happen.
+# Above this size a writer waits for those that are reading now; who begins meanwhile reads from the file.
+LOG_BYTES = 64 << 20
+LOG_WAIT_MS = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class SqliteLocation(Location):
@@ -79,7 +84,7 @@ class SqliteLocation(Location):
             connection.execute(f"PRAGMA foreign_keys = {'ON' if references else 'OFF'}")
             return connection
 
-        return _engine(connect, "BEGIN IMMEDIATE", connections=1)
+        return _engine(connect, "BEGIN IMMEDIATE", connections=1, first=_BoundLog(self.wal))
 
     def reader_engine(self) -> Engine:
         if not self.exists():
@@ -146,14 +151,41 @@ def _connect(uri: str, wait_ms: int) -> sqlite3.Connection:
     return connection
 
 
-def _engine(connect: Callable[[], sqlite3.Connection], begin: str, *, connections: int) -> Engine:
+def _engine(
+    connect: Callable[[], sqlite3.Connection],
+    begin: str,
+    *,
+    connections: int,
+    first: Callable[[Connection], None] = lambda connection: None,
+) -> Engine:
+    """`first` is done on a transaction's connection before it begins."""
     engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=connections, max_overflow=0)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
+        first(connection)
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+class _BoundLog:
+    """Shortens a log that has grown too long, between two transactions of its writer.
+
+    A reader that stays in one transaction, such as a stopped process, costs one wait for each quarter of the limit.
+    """
+
+    def __init__(self, wal: Path) -> None:
+        self._wal, self._longest = wal, LOG_BYTES
+
+    def __call__(self, connection: Connection) -> None:
+        size = self._wal.stat().st_size if self._wal.exists() else 0
+        if size <= self._longest:
+            return
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {LOG_WAIT_MS}")
+        busy, _, _ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {location.WRITER_WAIT_MS}")
+        self._longest = size + LOG_BYTES // 4 if busy else LOG_BYTES
 
 
 def filesystem(folder: Path) -> str:
