@@ -64,6 +64,11 @@ class Plan:
     holdout: float
     published: tuple[str, ...] = ()
 
+    @property
+    def evaluation_samples_total(self) -> int:
+        """Of all evaluations of the run, and of the repeats of the best checkpoints at its end."""
+        return self.evaluations * self.evaluation_samples + self.repeats * self.repeat_samples
+
 
 def total_steps(config: RunConfig, problems: int) -> int:
     """Steps of the whole run; an epoch is floor(problems / prompts_per_step) steps, as in the paper."""

@@ -106,7 +106,7 @@ def print_plan(console: Console, checked: Checked) -> None:
     console.print(table)
     console.print("Steps, rollouts, response tokens and time are of one run.", highlight=False)
     total = sum(plans[run.uid].rollouts_total for run in runs)
-    samples = sum(plans[run.uid].evaluations * plans[run.uid].evaluation_samples for run in runs)
+    samples = sum(plans[run.uid].evaluation_samples_total for run in runs)
     console.print(f"{total:,} rollouts and {samples:,} evaluation samples in all.", highlight=False)
     time_left = "not known before a run of it has finished" if pace is None else f"about {duration(left)}, one by one"
     console.print(f"Time left: {time_left}.", highlight=False)

@@ -16,8 +16,10 @@ from population.cli import app
 from server.store import commit, trajectories
 from server.store.connections import locate
 from server.store.reader import open_reader
+from server.store.schema import VERSIONS
 from server.store.writer import open_writer
 from tests.commands import run
+from tests.store.synthetic import make_store
 
 
 def train(
@@ -152,6 +154,40 @@ def test_a_store_of_a_newer_schema_is_refused_and_left_as_it_is(tmp_path: Path) 
     with create_engine(url).connect() as connection:
         assert connection.execute(text("SELECT version_num FROM graft_alembic_version")).scalar_one() == "9999"
     assert locate(url).database.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "configs/demo.yaml", "--set", "store={url}", "--set", "folder={folder}"],
+        ["train", "configs/demo.yaml", "--set", "store={url}", "--set", "folder={folder}", "--resume"],
+        ["compare", "{path}"],
+        ["compare", "*", "--store", "{url}"],
+        ["summary", "configs/demo.yaml", "--set", "store={url}"],
+        ["replay", "latest", "--store", "{url}"],
+        ["store", "info", "{url}"],
+        ["store", "verify", "{url}"],
+        ["store", "prune", "{url}", "--keep-steps", "1"],
+        ["store", "export", "{url}", "--to", "tensorboard"],
+    ],
+    ids=" ".join,
+)
+def test_a_store_of_an_older_schema_is_left_as_it_is_and_every_command_names_the_upgrade(
+    tmp_path: Path, command: list[str]
+) -> None:
+    path = tmp_path / "store" / "graft.db"
+    url, older, newest = f"sqlite:///{path}", *VERSIONS[-2:]
+    make_store(url, steps=1, prompts=2, n=2)
+    with create_engine(url).begin() as connection:
+        connection.execute(text(f"UPDATE graft_alembic_version SET version_num = '{older}'"))
+    done = CliRunner().invoke(app, [part.format(url=url, path=path, folder=tmp_path) for part in command])
+    assert done.exit_code == 2, done.output
+    said = f"{path} has schema {older}, this program needs {newest}; run: graft db upgrade {url}"
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["store"]
+    with create_engine(url).connect() as connection:
+        assert connection.execute(text("SELECT version_num FROM graft_alembic_version")).scalar_one() == older
 
 
 def test_a_port_in_use_is_refused_before_any_work(tmp_path: Path) -> None:

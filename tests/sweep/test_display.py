@@ -15,11 +15,11 @@ from population.sweep.spec import Sweep, load_sweep
 from population.sweep.supervisor import Outcome, tail
 
 
-def sweep_of(folder: Path) -> Sweep:
+def sweep_of(folder: Path, *overrides: str) -> Sweep:
     path = folder / "sweep.yaml"
     grid = {"method": ["grpo", "graft"]}
     path.write_text(yaml.safe_dump({"name": "tiny", "base": "configs/demo.yaml", "seeds": [0, 1], "grid": grid}))
-    return load_sweep(path, folder / "runs", ["steps=6"])
+    return load_sweep(path, folder / "runs", ["steps=6", *overrides])
 
 
 def watched(folder: Path, *, terminal: bool) -> str:
@@ -87,3 +87,10 @@ def test_a_listing_counts_runs_rollouts_and_evaluations(
     assert f"{rollouts} rollouts and {runs * 2 * 4320:,} evaluation samples in all." in text
     assert "Time left: not known before a run of it has finished." in text
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_listing_counts_the_repeats_of_the_best_checkpoints(tmp_path: Path) -> None:
+    file = io.StringIO()
+    print_plan(Console(file=file, width=100), check(sweep_of(tmp_path, "evaluation.repeats=5"), ("grpo",)))
+    # two evaluations and five repeats, of two runs
+    assert f"9,216 rollouts and {2 * (2 + 5) * 4320:,} evaluation samples in all." in file.getvalue()
