@@ -249,8 +249,7 @@ class Coordinator:
         """The run goes on without a member. Raises MemberLost when too few are left."""
         member = self.members.pop(gone.member)
         self.dropped[gone.member] = since
-        member.trainer.kill()
-        member.engine.kill()
+        member.leave()
         self.timelines.remove(gone.member)
         self.sampler.forget(gone.member)
         self.router.forget(gone.member)

@@ -37,8 +37,9 @@ Progress = Callable[[str, int, int, float], None]
 @dataclass
 class Member:
     """A member as the coordinator drives it. ``trainer`` and ``engine`` are placements: ``call(method, ...)`` gives a
-    Future. ``new_trainer`` and ``new_engine`` start another one of each. ``group_bytes``: of one bucket where weights
-    are broadcast to the engine, 0 where they go otherwise; ``met``: the trainer and engine whose weight group stands.
+    Future. ``new_trainer`` and ``new_engine`` start another one of each, ``release`` gives up where they run.
+    ``group_bytes``: of one bucket where weights are broadcast to the engine, 0 where they go otherwise; ``met``: the
+    trainer and engine whose weight group stands.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Member:
     engine: Placement
     new_trainer: Callable[[], Placement]
     new_engine: Callable[[], Placement]
+    release: Callable[[], None]
     parameters: int
     weight_version: int | None = 0
     exact_logprobs: bool = False
@@ -65,6 +67,12 @@ class Member:
         """End the engine, if it lives, and start one with the weights of the model folder: load weights next."""
         self.engine.kill()
         self.engine = self.new_engine()
+
+    def leave(self) -> None:
+        """End both placements at once and for good; others may have their room."""
+        self.trainer.kill()
+        self.engine.kill()
+        self.release()
 
     def close(self) -> None:
         """End both placements."""
@@ -167,13 +175,13 @@ def load_members(
             stack.callback(engine.close)
             if engines_first(config, clustered=cluster is not None):
                 wait(engine.ready, config.deadlines.load_s, member=member.name, phase="load", step=None)
-            started[member.name] = (member, engine, new_trainer, new_engine)
+            started[member.name] = (member, engine, new_trainer, new_engine, site.release)
         trainers = {}
-        for name, (_, _, new_trainer, _) in started.items():
+        for name, (_, _, new_trainer, *_) in started.items():
             trainers[name] = new_trainer()
             stack.callback(trainers[name].close)
         members = {}
-        for name, (member, engine, new_trainer, new_engine) in started.items():
+        for name, (member, engine, new_trainer, new_engine, release) in started.items():
             trainer = trainers[name]
             about = partial(wait, deadline_s=config.deadlines.load_s, member=name, phase="load", step=None)
             trained = about(trainer.attributes("parameters", "notes"))
@@ -187,6 +195,7 @@ def load_members(
                 engine=engine,
                 new_trainer=new_trainer,
                 new_engine=new_engine,
+                release=release,
                 parameters=trained["parameters"],
                 exact_logprobs=sampled["exact_logprobs"],
                 notes=(*trained["notes"], *sampled["notes"]),

@@ -21,7 +21,7 @@ from population.checkpoints import Checkpoints
 from population.config import DataConfig, RunConfig, as_recorded, course, differences, digest
 from population.coordinator import Coordinator, Observer
 from population.data.sources import published_problems
-from population.devices import devices_of, refuse_crowded
+from population.devices import devices_of, placed, refuse_crowded
 from population.encoding import encode_for_all
 from population.errors import CheckpointError, DamagedCheckpoint, ResumeError
 from population.evaluation import Benchmark, load_benchmarks
@@ -178,7 +178,7 @@ def train(
             store,
             checkpoints,
             best,
-            devices,
+            devices if found is None else placed(members),
             dropped,
         )
         stack.callback(coordinator.failures.close)

@@ -17,7 +17,7 @@ import numpy as np
 
 from population.calls import Part, all_of, ask, begin
 from population.config import RunConfig
-from population.devices import Devices, Expected, Turn, turn_order
+from population.devices import Devices, Expected, Turn, longest_turn_s, turn_order
 from population.failures import Failures, Minibatches
 from population.member import Member
 from population.packing import Pair
@@ -71,6 +71,7 @@ class Schedule:
         self.timelines = timelines
         self.failures = failures
         self._devices = devices
+        self._longest_turn_s = longest_turn_s(config)
         self._deadlines = config.deadlines
         self._sleep = config.rollouts.sleep
         self._grade_s: dict[str, float] = {}
@@ -79,7 +80,9 @@ class Schedule:
         """A place for each of these members in the line at its trainer's or engine's device, in the best order."""
         expected = {name: Expected(self._grade_s.get(name, 0.0), self.members[name].parameters) for name in names}
         device = self._devices.trainer if part == "trainer" else self._devices.engine
-        return {name: self._devices.line(device[name]).join() for name in turn_order(expected)}
+        return {
+            name: self._devices.line(device[name], self._longest_turn_s).join(name) for name in turn_order(expected)
+        }
 
     def graded(self, name: str, seconds: float) -> None:
         """How long the verification of a member's answers took: it decides the order of the next turns."""

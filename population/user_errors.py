@@ -35,6 +35,7 @@ def _mendable(error: BaseException) -> bool:
     cause = error.__cause__
     if not isinstance(error, PlacementError) or cause is None:
         return True
+    from server.rewards import RewardServiceError
     from server.rollouts.engine import EngineError  # torch is loaded by now: a member was called
 
-    return isinstance(cause, (RunError, StoreError, EngineError, OSError))
+    return isinstance(cause, (RunError, StoreError, EngineError, RewardServiceError, OSError))

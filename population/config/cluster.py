@@ -36,7 +36,7 @@ class ClusterConfig(Section):
     object_store_mib: Annotated[int, Field(ge=128)] = Field(
         default=1024, description="Ray's shared memory where the run starts a cluster on this machine"
     )
-    log_to_driver: bool = Field(default=False, description="print what actors print")
+    log_to_driver: bool = Field(default=False, description="print what actors print, and Ray's own remarks on them")
 
     @field_validator("gpus_per_rank", "gpus_per_engine")
     @classmethod

@@ -80,10 +80,13 @@ class Failure:
 
 @dataclass(frozen=True)
 class Birth:
-    """Where an actor runs: its node's address and id, its process, the file of its standard error ("" if none)."""
+    """Where an actor runs: its node's address and id, the GPUs of that node that it was given, its process, the file of
+    its standard error ("" if none).
+    """
 
     address: str
     node: str
+    gpus: tuple[str, ...]
     pid: int
     errors: str
 
@@ -92,11 +95,14 @@ class Host:
     """Holds one object. Methods answer a value or a `Failure`, so an exception of Ray itself always means a loss.
 
     `put` keeps a value on this node and gives a reference to it; `get` is its inverse; `where` gives the node's address
-    and id.
+    and id, and the GPUs.
     """
 
     def __init__(
-        self, put: Callable[[Any], Any], get: Callable[[Any], Any], where: Callable[[], tuple[str, str]]
+        self,
+        put: Callable[[Any], Any],
+        get: Callable[[Any], Any],
+        where: Callable[[], tuple[str, str, tuple[str, ...]]],
     ) -> None:
         self._put, self._get, self._where = put, get, where
         self._object: Any = None

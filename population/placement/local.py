@@ -25,6 +25,7 @@ class Local:
     """
 
     restartable = False
+    gpus = ()
 
     def __init__(self, cls: Callable[..., Any], *args: Any, threads: int = 1, **kwargs: Any) -> None:
         """Start building `cls(*args, **kwargs)`; `ready` and every call report a failure to build."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -15,6 +16,13 @@ class Placement(Protocol):
     @property
     def restartable(self) -> bool:
         """Whether another one can be built in the place of a lost one."""
+        ...
+
+    @property
+    def gpus(self) -> Sequence[str]:
+        """The GPUs that it was given, once it is built, each by a name of its own in the whole run. Empty where whoever
+        placed it gives none out.
+        """
         ...
 
     @property

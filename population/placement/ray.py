@@ -48,6 +48,9 @@ def connect(address: str, settings: ClusterConfig, asked: Resources) -> Iterator
 
     Raises PlacementError when there is no Ray, no cluster at the address, or too small a one.
     """
+    if not settings.log_to_driver:
+        # Ray's own switch leaves out what actors print, but not its remarks on actors that died, which the record has.
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     ray = _ray()
     if ray.is_initialized():
         raise PlacementError("this process is connected to a Ray cluster already; a run makes its own connection")
@@ -118,10 +121,12 @@ def _listed(resources: Resources) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in resources.items()) or "nothing"
 
 
-def _where() -> tuple[str, str]:
-    """Address and id of the node that this is called on."""
+def _where() -> tuple[str, str, tuple[str, ...]]:
+    """Address and id of the node that this is called on, and the GPUs of it that the actor was given."""
     ray = _ray()
-    return ray.util.get_node_ip_address(), ray.get_runtime_context().get_node_id()
+    context = ray.get_runtime_context()
+    gpus = tuple(map(str, context.get_accelerator_ids().get("GPU", ())))
+    return ray.util.get_node_ip_address(), context.get_node_id(), gpus
 
 
 def together(parts: Sequence[Resources]) -> dict[str, float]:
@@ -167,6 +172,11 @@ class Cluster:
                     f"no room within cluster.start_s = {self.settings.start_s:g} s for {parts}; free on the cluster: "
                     f"{_listed({k: v for k, v in self.ray.available_resources().items() if k in ('CPU', 'GPU')})}"
                 )
+
+    def release(self, room: Room) -> None:
+        """Give back the whole group that a room is of; actors in it end."""
+        if room.group is not None and self.ray.is_initialized():
+            self.ray.util.remove_placement_group(room.group)
 
     def start(self, room: Room) -> Any:
         """An actor handle of a new `Host`; Ray never restarts it by itself."""

@@ -75,6 +75,11 @@ class Remote:
         """Process ids of the ranks, on their nodes; none before they have started."""
         return [birth.pid for birth in self._births]
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs of all ranks by node and number; none before they have started."""
+        return tuple(f"gpu {gpu} of {birth.address} ({birth.node[:8]})" for birth in self._births for gpu in birth.gpus)
+
     def call(self, method: str, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run `object.method(*args, **kwargs)` on every rank, after the calls made before.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from population.config import ClusterConfig, RunConfig, SglangConfig
 from population.errors import ConfigError
-from population.grading import reward_service
+from population.grading import require_reward, reward_service
 from population.placement.local import Local
 from population.placement.protocol import Placement
 
@@ -35,6 +35,11 @@ class Site:
     def engine(self, name: str, build: Callable[..., Any], *args: Any) -> Placement:
         """A new engine."""
         return self._placed(self.sampler, f"the engine of {name}", build, args)
+
+    def release(self) -> None:
+        """Give the member's room back to the cluster: nothing can be started in it again."""
+        if self.cluster is not None:
+            self.cluster.release(self.sampler[0])
 
     def _placed(self, rooms: Sequence[Room], name: str, build: Callable[..., Any], args: Sequence[Any]) -> Placement:
         if self.cluster is None:
@@ -104,16 +109,18 @@ def on_cluster(config: RunConfig, address: str) -> Iterator[Cluster]:
 
 
 def verifiers(config: RunConfig, cluster: Cluster) -> Verifiers:
-    """Verifiers on the cluster that know the reward functions of all data sets."""
+    """Verifiers on the cluster that know the reward functions of all data sets. ConfigError for one that is of no use
+    there.
+    """
     from population.placement.ray import Room
     from population.placement.verifiers import Verifiers
 
     rooms = [Room(part, environment=environment(1)) for part in verifier_parts(config)]
     build = partial(reward_service, config.rewards)
     found = Verifiers(cluster, rooms, build, config.cluster.max_restarts)
-    sections = (config.data, *config.evaluation.benchmarks)
-    for name in {section.reward: None for section in sections if section.reward}:
-        found.load_reward(name)
+    require_reward(config.data, "data", found)
+    for benchmark in config.evaluation.benchmarks:
+        require_reward(benchmark, f"evaluation.benchmarks.{benchmark.name}", found)
     return found
 
 

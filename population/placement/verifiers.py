@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -72,16 +73,33 @@ class Verifiers:
 
     def load_reward(self, name: str) -> str:
         """As `RewardService.load_reward`, on every verifier."""
-        versions = [actor.call("load_reward", name) for actor in self._actors]
-        found = [version.result(self._cluster.settings.start_s) for version in versions]
+        versions = self._answers(self.actors(), f"reward function {name}", "load_reward", name)
         with self._lock:
-            self._rewards.append(name)
-        return str(found[0])
+            if name not in self._rewards:
+                self._rewards.append(name)
+        return str(versions[0])
 
     def unparsable(self, answers: Sequence[str]) -> list[int]:
         """As `RewardService.unparsable`."""
-        found: list[int] = self._actors[0].call("unparsable", answers).result(self._cluster.settings.start_s)
+        found: list[int] = self._answers(self.actors()[:1], "reference answers", "unparsable", answers)[0]
         return found
+
+    def _answers(self, actors: Sequence[Remote], what: str, method: str, argument: object) -> list[Any]:
+        """What each answers before a run begins. RewardServiceError when one is lost or too late; its own error when it
+        has one.
+        """
+        limit = self._cluster.settings.start_s
+        calls = [actor.call(method, argument) for actor in actors]
+        _, late = wait_for(calls, timeout=limit)
+        for number, call in enumerate(calls, 1):
+            if call in late:
+                raise RewardServiceError(
+                    f"verifier {number}, {what}: no answer within cluster.start_s = {limit:g} s; raise it, or see with "
+                    "`ray status` whether the cluster has room for the verifiers"
+                )
+            if isinstance(error := call.exception(), LostError):
+                raise RewardServiceError(f"{what}: {error}; mend what ended it and start again") from error
+        return [call.result() for call in calls]
 
     def submit(self, items: Sequence[Item], *, timeout_s: float | None = None) -> Future[list[Verdict]]:
         """As `RewardService.submit`."""

@@ -17,7 +17,7 @@ from population.placement import gather, remote, wait
 from population.placement.host import opened
 from population.placement.ray import Cluster, Room, check_size, connect
 from population.placement.remote import Remote
-from population.placement.site import environment
+from population.placement.site import Site, environment
 from tests.cluster.things import Thing
 
 pytestmark = pytest.mark.slow
@@ -138,6 +138,38 @@ def test_work_that_waits_for_room_says_what_it_asks_for(cluster: Cluster) -> Non
     reason = loss(placed, placed.ready)
     assert reason.startswith("no room within cluster.start_s = 0.5 s for 1 CPU; 1 CPU; ")
     assert "free on the cluster: " in reason
+
+
+def test_the_room_of_a_member_that_left_can_be_had_by_others(cluster: Cluster) -> None:
+    def free() -> float:
+        return float(cluster.ray.available_resources().get("CPU", 0.0))
+
+    whole = free()
+    first, second = rooms(cluster, 2)
+    site = Site(2, cluster, [first], [second])
+    placed = site.trainer("ada", Thing)
+    placed.ready.result(PATIENCE_S)
+    placed.kill()
+    assert free() <= whole - 2
+    site.release()
+    deadline = time.monotonic() + PATIENCE_S
+    while free() < whole:
+        assert time.monotonic() < deadline, f"{free()} of {whole} CPUs are free"
+        time.sleep(0.1)
+
+
+def test_a_part_of_a_gpu_is_the_same_one_after_a_restart(cluster: Cluster) -> None:
+    reserved = [replace(room, environment=environment(2)) for room in cluster.reserve([{"CPU": 1.0, "GPU": 0.25}] * 2)]
+    names = []
+    for room in (*reserved, reserved[0]):
+        placed = Remote(cluster, [room], Thing)
+        placed.ready.result(PATIENCE_S)
+        names.append(placed.gpus)
+        placed.kill()
+    assert len(names[0]) == 1
+    assert names == [names[0]] * 3
+    assert names[0][0].startswith("gpu 0 of ")
+    cluster.release(reserved[0])
 
 
 def test_a_cluster_that_is_too_small_is_refused_with_both_sizes(cluster: Cluster) -> None:

@@ -228,7 +228,14 @@ def merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 
 class SmallMember(SimpleNamespace):
-    """As `population.member.Member`."""
+    """As `population.member.Member`; `room` says whether it still has one."""
+
+    room = True
+
+    def leave(self) -> None:
+        self.trainer.kill()
+        self.engine.kill()
+        self.room = False
 
     def restart_trainer(self) -> None:
         self.trainer.kill()

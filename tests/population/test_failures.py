@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -148,10 +148,12 @@ def test_a_dropped_member_is_missing_from_then_on_and_the_rest_goes_on(
     members = [{"name": "a", "model": "m"}, {"name": "b", "model": "m"}, {"name": "c", "model": "m", "failure": "drop"}]
     config, sabotage = settings(tmp_path, members=members), Sabotage([loss])
     with small_run(config, sabotage) as (coordinator, first):
+        members_at_first = cast(Any, coordinator.members.copy())
         coordinator.run(first, STEPS, lambda report: None)
         export_members(coordinator, tmp_path / "small")
         found = coordinator.dropped["c"]
         assert list(coordinator.members) == ["a", "b"]
+        assert {name: member.room for name, member in members_at_first.items()} == {"a": True, "b": True, "c": False}
     assert since in (None, found)
     with open_reader(config.store_url) as reader:
         for step in range(1, STEPS + 1):

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from population import devices
 from population.config import parse
-from population.devices import Devices, Expected, Line, devices_of, first_turns, turn_order
+from population.devices import (
+    Devices,
+    Expected,
+    Line,
+    devices_of,
+    first_turns,
+    longest_turn_s,
+    placed,
+    turn_order,
+)
+from population.errors import PlacementError
 from population.run import export_members
 from server.store.reader import open_reader
 from tests.population.small_run import STEPS, Sabotage, carried_out, record, settings, small_run
@@ -23,8 +35,8 @@ def test_the_longest_verification_goes_first_then_the_largest_model_then_as_give
 
 
 def test_turns_come_in_the_order_of_the_line_and_a_place_given_up_holds_nobody_back() -> None:
-    line, order = Line(), list[str]()
-    turns = {name: line.join() for name in "abcd"}
+    line, order = Line("gpu 0", PATIENCE_S), list[str]()
+    turns = {name: line.join(name) for name in "abcd"}
 
     def work(name: str) -> None:
         with turns[name]:
@@ -37,6 +49,29 @@ def test_turns_come_in_the_order_of_the_line_and_a_place_given_up_holds_nobody_b
     for thread in threads:
         thread.join(PATIENCE_S)
     assert order == ["a", "c", "d"]
+
+
+def test_a_turn_that_never_ends_is_named_and_one_that_does_begins_the_next_ones_time_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(devices, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    line = Line("gpu 0", PATIENCE_S)
+    first, second, third = (line.join(name) for name in "abc")
+    now[0] = PATIENCE_S
+    message = "member c, waiting for its turn at gpu 0: member a has had it for 60 s, longer than the deadlines"
+    with pytest.raises(PlacementError, match=message):
+        line.wait_for(third)
+    first.leave()
+    threading.Timer(0.05, second.leave).start()
+    line.wait_for(third)
+
+
+def test_the_longest_turn_covers_every_deadline_of_what_is_done_in_it(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    limits = config.deadlines
+    whole = limits.update_s + limits.sync_s + limits.sample_s + limits.evaluate_s + limits.exchange_s
+    assert longest_turn_s(config) > len(config.trained) * (1 + config.cluster.max_restarts) * whole
 
 
 def test_a_member_samples_the_next_batch_while_another_one_still_trains(tmp_path: Path) -> None:
@@ -138,6 +173,30 @@ def test_servers_share_what_their_gpus_overlap_in() -> None:
     apart = on("sglang", a={"sglang": {"gpus": [0]}}, b={"sglang": {"gpus": [1]}}, c={"sglang": {"gpus": [2]}})
     assert apart.engine == {"a": "gpu 0", "b": None, "c": None}
     assert (apart.shared("a"), apart.shared("b")) == (True, False)
+
+
+def given(**gpus: tuple[str, str]) -> Devices:
+    """Devices of members on a cluster, whose trainer and engine were given these GPUs, by their letters."""
+    parts = {name: [SimpleNamespace(gpus=tuple(own)) for own in pair] for name, pair in gpus.items()}
+    members = {name: SimpleNamespace(name=name, trainer=pair[0], engine=pair[1]) for name, pair in parts.items()}
+    return placed(cast(Any, members))
+
+
+def test_on_a_cluster_those_take_turns_that_ray_put_on_one_gpu() -> None:
+    alone = given(a=("xy", "z"), b=("u", "v"))
+    assert set(alone.trainer.values()) == set(alone.engine.values()) == {None}
+    assert alone.gpus == 5
+    own = given(a=("x", "x"), b=("y", "y"), c=("", ""))
+    assert set(own.trainer.values()) == set(own.engine.values()) == {None}
+    assert own.gpus == 2
+    met = given(a=("x", "z"), b=("x", "y"), c=("w", "y"))
+    assert met.trainer == {"a": "x", "b": "x", "c": None}
+    assert met.engine == {"a": None, "b": "y", "c": "y"}
+    assert not met.shared("b")
+    ranks = given(a=("xy", "x"), b=("y", "z"))
+    assert ranks.trainer == {"a": "x", "b": "x"}
+    assert ranks.engine == {"a": "x", "b": None}
+    assert (ranks.shared("a"), ranks.gpus) == (True, 3)
 
 
 def test_the_order_of_first_turns_is_known_before_the_run_for_every_shared_device() -> None:
