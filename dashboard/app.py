@@ -82,7 +82,7 @@ def _page(entry: Entry, choices: list[Choice]) -> st.Page:
     """Streamlit's page; `choices` holds the sidebar's choice by the time it runs."""
 
     def run() -> None:
-        every = choices[0].refresh_s if entry.live else None
+        every = choices[0].refresh_s if entry.live and not saving.is_open(entry.name) else None
         st.fragment(show, run_every=every, key=f"page_{entry.name}")(entry, choices[0])
 
     run.__name__ = entry.name

@@ -17,17 +17,29 @@ from dashboard.export.subject import Subject
 from dashboard.sheet import Chart, File, Item, Panel, Sheet, Table
 from dashboard.source import Source
 
+# The page whose box is open, in the session's state.
+_OPEN = "export_open"
+
+
+def is_open(page: str) -> bool:
+    """Whether this page's box is open. It must not refresh then: Streamlit gives up a file that is being made when the
+    page is drawn again."""
+    return bool(st.session_state.get(_OPEN) == page)
+
 
 def offer(page: str, source: Source, choice: Choice, sheet: Sheet) -> None:
     """The buttons, once the reader opens their box."""
     if not any(panel.names() for panel in sheet.panels):
         return
-    with st.expander("Export this page", icon=":material/download:", key="export", on_change="rerun") as box:
+    with st.expander("Export this page", icon=":material/download:", key=f"export_{page}", on_change="rerun") as box:
+        if box.open != is_open(page):
+            st.session_state[_OPEN] = page if box.open else None
+            st.rerun()
         if not box.open:
             return
         st.caption(
-            "Pictures as they are here, in this theme; tables whole, with raw numbers. `graft export` writes a run as "
-            "one report, with all of these."
+            "Pictures as they are here, in this theme; tables whole, with raw numbers. The page does not refresh while "
+            "this is open. `graft export` writes a whole run as one report, with all of these."
         )
         subject = Subject.of(source, choice.window(source.info), choice.slots(source.info))
         for panel in sheet.panels:
