@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from dashboard import formats
 from dashboard.configuration import flat
@@ -19,14 +20,21 @@ class Known:
     url: str
     info: RunInfo
 
-    def source(self) -> Source:
-        """For questions about it."""
+    @cached_property
+    def _source(self) -> Source:
         return Source.open(self.info.uid, self.url)
+
+    @cached_property
+    def _result(self) -> RunResult:
+        return self._source.result()
+
+    def source(self) -> Source:
+        """For questions about it, as it is when the first is asked."""
+        return self._source
 
     def result(self) -> RunResult:
         """Accuracy and cost at every evaluated step."""
-        found: RunResult = self.source().ask("result")
-        return found
+        return self._result
 
 
 def known_runs() -> tuple[list[Known], list[str]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,10 +14,24 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from dashboard.launch import STORE_VARIABLE
-from server.store.reader import EventInfo, PromptRecord, Reader, RunInfo, StepMark, StoreError, open_reader
+from server.store.reader import (
+    EvaluationMark,
+    EvaluationSummary,
+    EventInfo,
+    MeanInterval,
+    PromptRecord,
+    Reader,
+    RunInfo,
+    RunResult,
+    StepMark,
+    StoreError,
+    open_reader,
+    read_result,
+)
 
 LATEST = "latest"
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def store_urls() -> list[str]:
@@ -63,18 +79,26 @@ UP_TO_LAST_STEP = frozenset(
         "patterns_from", "prompt_visits", "joint_scores",
     }
 )  # fmt: skip
+# Questions about evaluations alone: steps that bring none leave their answers as they are.
+ABOUT_EVALUATIONS = frozenset({"evaluations", "best", "repeated_accuracy", "scores", "evaluation_problems"})
+# Evaluated steps of one question about joint scores: of a long run only the newest few are asked about anew.
+STEPS_AT_ONCE = 10
+Mark = int | StepMark | EvaluationMark | None
 
 
 @st.cache_data(show_spinner=False, max_entries=256)
-def _answer(
-    url: str, file: str, run: str, revision: int | StepMark | None, question: str, arguments: tuple, options: tuple
-) -> Any:
+def _answer(url: str, file: str, run: str, mark: Mark, question: str, arguments: tuple, options: tuple) -> Any:
     return getattr(reader(url, file), question)(run, *arguments, **dict(options))
 
 
 @st.cache_data(show_spinner=False, max_entries=16)
 def _whole(url: str, file: str, run: str, revision: int, question: str) -> Any:
     return getattr(reader(url, file), question)()
+
+
+@st.cache_data(show_spinner=False, max_entries=64)
+def _result(_source: Source, url: str, file: str, run: str, revision: int) -> RunResult:
+    return read_result(_Remembered(_source), _source.info, url)
 
 
 @dataclass(frozen=True)
@@ -99,11 +123,30 @@ class Source:
     def ask(self, question: str, *arguments: Any, **options: Any) -> Any:
         """`Reader.question(run, *arguments, **options)`, from the cache until the steps it is about change."""
         named = tuple(sorted(options.items()))
-        revision: int | StepMark | None = self.revision
+        mark: Mark = self.revision
         if question in UP_TO_LAST_STEP:
             last = arguments[-1]
-            revision = self.newest_step(last[-1] if isinstance(last, tuple) else last)
-        return _answer(self.url, self.file, self.info.uid, revision, question, arguments, named)
+            mark = self.newest_step(last[-1] if isinstance(last, tuple) else last)
+        elif question in ABOUT_EVALUATIONS:
+            mark = self._evaluation_mark
+        return _answer(self.url, self.file, self.info.uid, mark, question, arguments, named)
+
+    @cached_property
+    def _evaluation_mark(self) -> EvaluationMark:
+        return reader(self.url, self.file).evaluation_mark(self.info.uid)
+
+    def result(self) -> RunResult:
+        """`Reader.result`, made of answers from the cache."""
+        return _result(self, self.url, self.file, self.info.uid, self.revision)
+
+    def joint_scores(
+        self, members: tuple[str, ...], benchmarks: tuple[str, ...], steps: tuple[int, ...]
+    ) -> dict[int, MeanInterval]:
+        """`Reader.joint_scores` of ascending steps."""
+        found: dict[int, MeanInterval] = {}
+        for start in range(0, len(steps), STEPS_AT_ONCE):
+            found |= self.ask("joint_scores", members, benchmarks, steps[start : start + STEPS_AT_ONCE])
+        return found
 
     def metrics(self, names: tuple[str, ...], first_step: int, last_step: int) -> dict[str, tuple[Floats, Floats]]:
         """{metric: (numerator [N], denominator [N]) summed over these steps}, all asked for at once."""
@@ -128,6 +171,28 @@ class Source:
     def events(self, limit: int) -> list[EventInfo]:
         """The newest events, newest first."""
         return self.ask("events", limit)
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """A source as `Reader` answers, for what is made of several answers about its one run."""
+
+    source: Source
+
+    def evaluations(self, run: str) -> list[EvaluationSummary]:
+        return self.source.ask("evaluations")
+
+    def repeated_accuracy(self, run: str) -> dict[str, dict[int, dict[str, float]]]:
+        return self.source.ask("repeated_accuracy")
+
+    def member_history(self, run: str, edges: Sequence[int]) -> dict[str, Ints]:
+        return self.source.ask("member_history", tuple(edges))
+
+    def metric_history(self, run: str, name: str, edges: Sequence[int]) -> tuple[Floats, Floats]:
+        return self.source.ask("metric_history", name, tuple(edges))
+
+    def run_metric_history(self, run: str, name: str, edges: Sequence[int]) -> tuple[Floats, Floats]:
+        return self.source.ask("run_metric_history", name, tuple(edges))
 
 
 def all_runs() -> list[RunInfo]:

@@ -201,10 +201,7 @@ def _joint_scores(
     one: Known, members: Sequence[str], benchmarks: Sequence[str], steps: Sequence[int]
 ) -> dict[int, MeanInterval]:
     """{step: score of the members with its interval over problems}."""
-    if not steps:
-        return {}
-    found: dict[int, MeanInterval] = one.source().ask("joint_scores", tuple(members), tuple(benchmarks), tuple(steps))
-    return found
+    return one.source().joint_scores(tuple(members), tuple(benchmarks), tuple(steps))
 
 
 def _shared_edges(runs: Sequence[Known]) -> tuple[int, ...]:

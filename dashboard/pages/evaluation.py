@@ -122,7 +122,7 @@ def _table(
         "Mean over problems of the share of right responses, with a 95 % interval over problems (Wilson at their "
         "effective number, since responses to one problem are alike).",
     )
-    selection = source.ask("result").selection
+    selection = source.result().selection
     selecting = () if selection.rule == "last" else selection.benchmarks
     rows = frames_evaluation.table(members, evaluations, benchmarks, selecting, base is not None)
     column = st.column_config
@@ -214,7 +214,7 @@ def _tests(evaluations: Sequence[EvaluationSummary]) -> list[str]:
 
 def _frontier(source: Source, known: Sequence[Known], base: Known | None) -> None:
     """Score against what it cost, as in the paper's figure 3a."""
-    own: RunResult = source.ask("result")
+    own: RunResult = source.result()
     tests, cost = _tests(source.ask("evaluations")), frames_evaluation.cost_kind(own)
     parts.title(
         "Score against cost",
@@ -254,7 +254,7 @@ def _points(
     steps = tuple(sorted(hours))
     if best and steps:
         steps = (frames_evaluation.best_step(run, steps, tests),)
-    scores = source.ask("joint_scores", run.members, tuple(tests), steps) if steps else {}
+    scores = source.joint_scores(run.members, tuple(tests), steps)
     return {step: (hours[step], score) for step, score in scores.items()}
 
 
@@ -282,7 +282,7 @@ def _paper(source: Source, members: Sequence[Scored]) -> None:
     else:
         parts.text(":green-badge[same setting] by the recorded configuration\\.")
     scored = [member for member in members if any(paper.canonical(name) for name in member.scores)]
-    run = source.ask("result")
+    run = source.result()
     spent = {one.name: run.spent("gpu_seconds", one.best.step, [one.name]) for one in scored if one.best}
     hours = {name: seconds / 3600 for name, seconds in spent.items() if seconds is not None}
     table: pd.DataFrame = frames_evaluation.paper_table(scored, {m.name: m.model for m in info.members}, hours, rows)

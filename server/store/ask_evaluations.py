@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.store import read_evaluations, read_scores
+from server.store import read_evaluations, read_scores, results
 from server.store.counts import Ints
 from server.store.questions import Questions
 from server.store.records import EvaluationRecord
 from server.store.scores import MeanInterval, Score
-from server.store.views import BestCheckpoint, EvaluationSummary
+from server.store.views import BestCheckpoint, EvaluationMark, EvaluationSummary
 
 
 class EvaluationQuestions(Questions):
     """Scores on benchmarks."""
+
+    def evaluation_mark(self, run: str) -> EvaluationMark:
+        """As long as it stays the same, so do all answers about evaluations."""
+        with self._run(run) as (connection, key):
+            return read_evaluations.mark(connection, key)
 
     def evaluations(self, run: str) -> list[EvaluationSummary]:
         """Those in the course of training, ordered by benchmark, step, member slot."""
@@ -30,6 +35,10 @@ class EvaluationQuestions(Questions):
         with self._run(run) as (connection, key):
             steps = {best.member: best.step for best in read_evaluations.best(connection, key)}
             return read_evaluations.records(connection, key, steps, repeats=True)
+
+    def repeated_accuracy(self, run: str) -> dict[str, dict[int, dict[str, float]]]:
+        """{benchmark: {step: {member: pass@1, mean over the repeats}}} of the best checkpoints."""
+        return results.repeated_accuracy(self.repeats(run))
 
     def evaluation_records(self, run: str, step: int) -> list[EvaluationRecord]:
         """The evaluations after one step in the course of training, by member and benchmark, as they were written."""

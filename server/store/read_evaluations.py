@@ -13,7 +13,7 @@ from server.store.counts import Ints
 from server.store.evaluations import votes_of
 from server.store.read_runs import RunKey, or_nan
 from server.store.records import EvaluationRecord
-from server.store.views import BestCheckpoint, EvaluationSummary
+from server.store.views import BestCheckpoint, EvaluationMark, EvaluationSummary
 
 
 def evaluations(connection: Connection, key: RunKey) -> list[EvaluationSummary]:
@@ -37,6 +37,17 @@ def evaluations(connection: Connection, key: RunKey) -> list[EvaluationSummary]:
         )
         for row in rows
     ]
+
+
+def mark(connection: Connection, key: RunKey) -> EvaluationMark:
+    """The mark of all evaluations of a run, repeats included."""
+    table, runs = schema.evaluations, schema.runs
+    sums = [func.coalesce(func.sum(table.c[name]), 0.0) for name in ("mean", "low", "high")]
+    count, responses, mean, low, high = connection.execute(
+        select(func.count(), func.coalesce(func.sum(table.c.responses), 0), *sums).where(table.c.run == key.id)
+    ).one()
+    epoch = connection.scalar(select(runs.c.lease_epoch).where(runs.c.id == key.id))
+    return EvaluationMark(int(count), int(responses), float(mean), float(low), float(high), int(epoch or 0))
 
 
 def evaluation_problems(

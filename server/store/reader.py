@@ -8,7 +8,7 @@ edges[b] + 1 .. edges[b + 1]. `run` is a run's uid, or "latest" for the run crea
 
 from __future__ import annotations
 
-from server.store import read_runs, results
+from server.store import read_runs
 from server.store.arms import PLACES, arm_names
 from server.store.ask_counts import CountQuestions, MetricQuestions
 from server.store.ask_evaluations import EvaluationQuestions
@@ -30,10 +30,11 @@ from server.store.records import (
     StoreError,
     TransferRecord,
 )
-from server.store.results import CHECKPOINTS, COSTS, RunResult
+from server.store.results import CHECKPOINTS, COSTS, RunResult, read_result
 from server.store.scores import MeanInterval, Score, combined
 from server.store.views import (
     BestCheckpoint,
+    EvaluationMark,
     EvaluationSummary,
     EventInfo,
     Found,
@@ -57,12 +58,12 @@ from server.store.views import (
 
 __all__ = [
     "CHECKPOINTS", "COSTS", "EQUAL_COST", "EQUAL_STEPS", "PLACES", "Arm", "BestCheckpoint", "Buckets", "Comparison",
-    "EvaluationRecord", "EvaluationSummary", "EventInfo", "EventRecord", "Found", "GraftedRecord", "GroupCounts",
-    "GroupOutcome", "GroupRecord", "MeanInterval", "MemberRecord", "NewestGroups", "NewestPlaces", "NewestTransfers",
-    "Paired", "PeerGroup", "Place", "PlaceFilter", "PromptRecord", "PromptRow", "PromptVisits", "Reader", "ReplayInfo",
-    "ReplayRecord", "ResponseRecord", "RunInfo", "RunResult", "SchemaError", "Score", "Spread", "StepMark",
-    "StoreError", "Trajectory", "TransferRecord", "TransferRow", "TransferVerdict", "arm_names", "combined",
-    "open_reader",
+    "EvaluationMark", "EvaluationRecord", "EvaluationSummary", "EventInfo", "EventRecord", "Found", "GraftedRecord",
+    "GroupCounts", "GroupOutcome", "GroupRecord", "MeanInterval", "MemberRecord", "NewestGroups", "NewestPlaces",
+    "NewestTransfers", "Paired", "PeerGroup", "Place", "PlaceFilter", "PromptRecord", "PromptRow", "PromptVisits",
+    "Reader", "ReplayInfo", "ReplayRecord", "ResponseRecord", "RunInfo", "RunResult", "SchemaError", "Score", "Spread",
+    "StepMark", "StoreError", "Trajectory", "TransferRecord", "TransferRow", "TransferVerdict", "arm_names", "combined",
+    "open_reader", "read_result",
 ]  # fmt: skip
 
 
@@ -114,4 +115,4 @@ class Reader(CountQuestions, MetricQuestions, PlaceQuestions, StepQuestions, Eva
 
     def result(self, run: str) -> RunResult:
         """What runs are compared by: accuracy and cost at every evaluated step."""
-        return results.read_result(self, self.run(run), self._location.url)
+        return read_result(self, self.run(run), self._location.url)

@@ -8,20 +8,19 @@ the members that the run trains.
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from server.store.best import Rule, choose, rule_of
 from server.store.connections import without_password
+from server.store.counts import Floats, Ints
 from server.store.records import EvaluationRecord, Role
 from server.store.scores import mean_interval
-from server.store.views import RunInfo
-
-if TYPE_CHECKING:
-    from server.store.reader import Reader
+from server.store.views import EvaluationSummary, RunInfo
 
 ByStep = Mapping[int, Mapping[str, float]]
 
@@ -138,7 +137,21 @@ CHECKPOINTS = {
 }
 
 
-def read_result(reader: Reader, run: RunInfo, store: str) -> RunResult:
+class Answers(typing.Protocol):
+    """What a result is made of, as `Reader` answers it; who keeps answers can give them again."""
+
+    def evaluations(self, run: str) -> list[EvaluationSummary]: ...
+
+    def repeated_accuracy(self, run: str) -> dict[str, dict[int, dict[str, float]]]: ...
+
+    def member_history(self, run: str, edges: Sequence[int]) -> dict[str, Ints]: ...
+
+    def metric_history(self, run: str, name: str, edges: Sequence[int]) -> tuple[Floats, Floats]: ...
+
+    def run_metric_history(self, run: str, name: str, edges: Sequence[int]) -> tuple[Floats, Floats]: ...
+
+
+def read_result(reader: Answers, run: RunInfo, store: str) -> RunResult:
     """The comparable part of a run's record; ``store`` is the database URL, for the reader of the comparison."""
     evaluations = reader.evaluations(run.uid)
     accuracy: dict[str, dict[int, dict[str, float]]] = {}
@@ -160,14 +173,14 @@ def read_result(reader: Reader, run: RunInfo, store: str) -> RunResult:
         total_steps=run.total_steps,
         members=members,
         accuracy=accuracy,
-        repeats=_repeats(reader.repeats(run.uid)),
+        repeats=reader.repeated_accuracy(run.uid),
         cost=_costs(reader, run, members, steps),
         protocol=protocol,
         selection=Selection(*rule_of(run.config)),
     )
 
 
-def _repeats(records: Iterable[EvaluationRecord]) -> dict[str, dict[int, dict[str, float]]]:
+def repeated_accuracy(records: Iterable[EvaluationRecord]) -> dict[str, dict[int, dict[str, float]]]:
     """{benchmark: {step: {member: mean over repeats}}}."""
     passes: dict[tuple[str, int, str], list[float]] = {}
     for record in records:
@@ -187,7 +200,7 @@ def recorded_members(config: Mapping[str, Any]) -> set[str]:
 
 
 def _costs(
-    reader: Reader, run: RunInfo, members: Sequence[str], steps: Sequence[int]
+    reader: Answers, run: RunInfo, members: Sequence[str], steps: Sequence[int]
 ) -> dict[str, dict[int, dict[str, float]]]:
     """{kind: {step: {member: spent up to the step}}} of every kind that was recorded in all steps. ``steps`` start
     with 0.

@@ -48,6 +48,23 @@ class StepMark:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationMark:
+    """Which evaluations of a run a store holds: how many, of how many responses, the sums of their means and of the
+    ends of their intervals, and the lease under which the run is written.
+
+    As long as it stays the same, so do they all: one that is recorded anew has other sums, and where some are lost with
+    the steps of a resumed run the lease is another.
+    """
+
+    evaluations: int
+    responses: int
+    mean: float
+    low: float
+    high: float
+    lease_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupCounts:
     """How one group was judged: `successes` of its `n` responses are right, `errors` could not be graded."""
 
