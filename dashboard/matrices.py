@@ -101,8 +101,11 @@ def window_values(source: Source, window: Window, pairs: dict[str, np.ndarray], 
     """(the measure of every pair over the window [N, N], what is said below it)."""
     if measure.key == "uptake":
         every = health.uptake_every(source, window)
-        counts, _ = source.ask("uptake", window.first, window.last, every=every)
-        return measure.read(counts), health.uptake_note(every).removeprefix(" · ").capitalize()
+        # The windows of the history are looked at in any case, and add up to the whole one.
+        edges = frames.bucket_edges(window.first, window.last, TILES)
+        counts, _ = source.ask("uptake_history", tuple(edges), every=every)
+        whole = {name: part.sum(axis=0) for name, part in counts.items()}
+        return measure.read(whole), health.uptake_note(every).removeprefix(" · ").capitalize()
     values = measure.read(pairs)
     if measure.key != "compatibility":
         return values, ""
@@ -118,9 +121,8 @@ def window_values(source: Source, window: Window, pairs: dict[str, np.ndarray], 
 def course(source: Source, window: Window, measure: Measure, edges: list[int]) -> Values:
     """The measure of every pair in each of these buckets, [B, N, N]."""
     if measure.key == "uptake":
-        every = health.uptake_every(source, window)
-        asked = [source.ask("uptake", low + 1, high, every=every)[0] for low, high in pairwise(edges)]
-        return measure.read({name: np.stack([one[name] for one in asked]) for name in asked[0]})
+        counts, _ = source.ask("uptake_history", tuple(edges), every=health.uptake_every(source, window))
+        return measure.read(counts)
     values = measure.read(source.ask("pair_history", tuple(edges)))
     if measure.key != "compatibility":
         return values

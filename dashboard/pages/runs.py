@@ -53,9 +53,9 @@ def draw(source: Source, choice: Choice) -> None:
 
 
 def _store(source: Source) -> None:
-    """How large the record is."""
-    size = source.ask_store("size")
-    with st.grid(4, min_column_width=180):
+    """How large the record is, and how far the page is behind its writer."""
+    size, newest = source.ask_store("size"), source.newest_step()
+    with st.grid(5, min_column_width=180):
         for label, value, below in (
             ("Database", f"{size['database_bytes'] / MIB:,.1f} MiB", formats.counted(size["runs"], "run")),
             (
@@ -65,6 +65,11 @@ def _store(source: Source) -> None:
             ),
             ("Steps", formats.count(size["steps"]), formats.counted(size["groups"], "group")),
             ("Responses", formats.count(size["responses"]), formats.counted(size["prompts"], "prompt")),
+            (
+                "Newest commit",
+                formats.ago(newest.committed) if newest else formats.MISSING,
+                f"step {formats.count(newest.step)} of this run" if newest else "no step yet",
+            ),
         ):
             with st.container(border=True, height="stretch", gap="xsmall"):
                 st.metric(label, value)

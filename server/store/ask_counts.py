@@ -71,8 +71,20 @@ class CountQuestions(Questions):
         With `every`, only of transfers in steps that are a multiple of it: each transfer costs a look-up.
         """
         with self._run(run) as (connection, key):
-            low, high = read_windows.window(key, first_step, last_step)
-            return read_uptake.uptake(connection, key, low, high, key.last if until is None else until, every)
+            edges = read_windows.window(key, first_step, last_step)
+            pairs, places = read_uptake.uptake(connection, key, edges, key.last if until is None else until, every)
+            counts = {name: int(part[0]) for name, part in places.items()}
+            return {name: part[0] for name, part in pairs.items()}, counts
+
+    def uptake_history(
+        self, run: str, edges: Sequence[int], *, every: int = 1
+    ) -> tuple[dict[str, Ints], dict[str, Ints]]:
+        """What `uptake` says of each bucket: (counts of each pair [B, N, N], counts of distinct places [B]).
+
+        A next visit may lie in any later bucket.
+        """
+        with self._run(run) as (connection, key):
+            return read_uptake.uptake(connection, key, read_windows.clip_edges(key, edges), key.last, every)
 
 
 class MetricQuestions(Questions):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, exists, func, select
 
 from server.store import read_rows, read_windows, schema
 from server.store.read_runs import RunKey
@@ -131,29 +131,30 @@ def _saying(
     connection: Connection, key: RunKey, root: Path, asked: set[tuple[int, int, str]], needle: str
 ) -> set[tuple[int, int, str]]:
     """Which of these groups have a response that contains the text. StoreError for a missing shard."""
-    wanted: dict[tuple[int, str], set[int]] = defaultdict(set)
+    wanted: dict[int, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for step, prompt, member in asked:
-        wanted[step, member].add(prompt)
+        wanted[step][prompt].add(member)
     groups, shards, found = schema.groups, schema.shards, set()
-    for (step, member), prompts in wanted.items():
-        slot = key.slot(member)
+    for step, prompts in wanted.items():
         rows = connection.execute(
-            select(groups.c.prompt, groups.c.shard_row, shards.c.path)
+            select(groups.c.prompt, groups.c.member, groups.c.shard_row, shards.c.path)
             .join(
                 shards,
                 and_(shards.c.run == groups.c.run, shards.c.step == groups.c.step, shards.c.member == groups.c.member),
             )
-            .where(groups.c.run == key.id, groups.c.step == step, groups.c.member == slot)
-            .where(or_(*(groups.c.prompt == prompt for prompt in sorted(prompts))))
+            .where(groups.c.run == key.id, groups.c.step == step, groups.c.prompt.in_(sorted(prompts)))
         ).all()
-        if not rows:
-            continue
-        texts = read_texts(root, rows[0].path, [row.shard_row for row in rows])
-        found |= {
-            (step, row.prompt, member)
-            for row, said in zip(rows, texts, strict=True)
-            if any(needle in one.casefold() for one in said)
-        }
+        by_shard: dict[str, list[Any]] = defaultdict(list)
+        for row in rows:
+            if key.members[row.member] in prompts[row.prompt]:
+                by_shard[row.path].append(row)
+        for path, own in by_shard.items():
+            texts = read_texts(root, path, [row.shard_row for row in own])
+            found |= {
+                (step, row.prompt, key.members[row.member])
+                for row, said in zip(own, texts, strict=True)
+                if any(needle in one.casefold() for one in said)
+            }
     return found
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Select, and_, case, func, select, true
+from sqlalchemy import Connection, Select, case, func, select
 
 from server.store import schema
 from server.store.counts import Ints
@@ -15,26 +16,31 @@ UPTAKE_COUNTS = ("grafted", "grafted_seen", "grafted_solved", "held_out", "held_
 
 
 def uptake(
-    connection: Connection, key: RunKey, low: int, high: int, until: int, every: int = 1
-) -> tuple[dict[str, Ints], dict[str, int]]:
-    """As `Reader.uptake`, steps low + 1 .. high. One pass: every transfer looks its receiver's next visit up, so the
-    cost is that of the transfers in the steps that are read, whatever the history."""
-    size = len(key.members)
-    edges = np.zeros((len(UPTAKE_COUNTS), size, size), np.int64)
-    visits = _visits(key, low, high, until, every).subquery()
-    for receiver, source, *counts in connection.execute(_sums(visits, visits.c.receiver, visits.c.source)):
-        edges[:, receiver, source] = counts
+    connection: Connection, key: RunKey, edges: Sequence[int], until: int, every: int = 1
+) -> tuple[dict[str, Ints], dict[str, Ints]]:
+    """As `Reader.uptake_history`. One pass: every transfer looks its receiver's next visit up, so the cost is that of
+    the transfers in the steps that are read, whatever the history."""
+    visits = connection.execute(_visits(key, edges[0], edges[-1], until, every)).all()
+    rows = np.array([tuple(row) for row in visits], np.int64).reshape(-1, 6)
     # A place that several sources gave to is one place: grafted from all of them, or withheld from all.
-    place = (visits.c.step, visits.c.receiver, visits.c.prompt, visits.c.held_out, visits.c.solved)
-    total = connection.execute(_sums(select(*place).distinct().subquery())).one()
-    return (
-        dict(zip(UPTAKE_COUNTS, edges, strict=True)),
-        {name: int(count or 0) for name, count in zip(UPTAKE_COUNTS, total, strict=True)},
-    )
+    first = np.unique(rows[:, :3], axis=0, return_index=True)[1]
+    size, buckets = len(key.members), len(edges) - 1
+    return _counts(rows, edges, (buckets, size, size)), _counts(rows[first], edges, (buckets,))
+
+
+def _counts(rows: Ints, edges: Sequence[int], shape: tuple[int, ...]) -> dict[str, Ints]:
+    """UPTAKE_COUNTS of rows of `_visits`, by bucket, and where `shape` has them by receiver and source."""
+    step, receiver, _, source, held_out, solved = rows.T
+    cell = (np.searchsorted(np.asarray(edges), step) - 1, receiver, source)[: len(shape)]
+    found = {name: np.zeros(shape, np.int64) for name in UPTAKE_COUNTS}
+    for side, held in (("grafted", 0), ("held_out", 1)):
+        for name, chosen in (("", True), ("_seen", solved >= 0), ("_solved", solved == 1)):
+            np.add.at(found[side + name], cell, (held_out == held) & chosen)
+    return found
 
 
 def _visits(key: RunKey, low: int, high: int, until: int, every: int) -> Select[Any]:
-    """(step, receiver, prompt, source, held_out, solved) of every transfer; solved is missing before the next visit."""
+    """(step, receiver, prompt, source, held out, solved) of every transfer; solved is -1 before the next visit."""
     moved, group = schema.transfers, schema.groups
     next_visit = (
         select(case((group.c.successes > 0, 1), else_=0))
@@ -53,23 +59,12 @@ def _visits(key: RunKey, low: int, high: int, until: int, every: int) -> Select[
     )
     # A list of steps is looked up one by one; a remainder would be worked out for every transfer of the window.
     steps = moved.c.step.between(low + 1, high) if every == 1 else moved.c.step.in_(_sampled(low, high, every))
+    held_out = case((moved.c.held_out, 1), else_=0)
     return select(
-        moved.c.step, moved.c.receiver, moved.c.prompt, moved.c.source, moved.c.held_out, next_visit.label("solved")
+        moved.c.step, moved.c.receiver, moved.c.prompt, moved.c.source, held_out, func.coalesce(next_visit, -1)
     ).where(moved.c.run == key.id, steps)
 
 
 def _sampled(low: int, high: int, every: int) -> list[int]:
     """The multiples of `every` in low + 1 .. high."""
     return list(range((low // every + 1) * every, high + 1, every))
-
-
-def _sums(visits: Any, *by: Any) -> Select[Any]:
-    """The columns of `by`, then UPTAKE_COUNTS."""
-    held = visits.c.held_out
-    counts = [
-        func.sum(case((and_(side, condition), 1), else_=0))
-        for side in (held.is_(False), held.is_(True))
-        for condition in (true(), visits.c.solved.is_not(None), visits.c.solved == 1)
-    ]
-    statement = select(*by, *counts)
-    return statement.group_by(*by) if by else statement

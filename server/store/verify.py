@@ -18,23 +18,17 @@ from server.store.connections import Location, check_version, locate, readable_e
 from server.store.records import StoreError
 from server.store.run_state import clock, living
 from server.store.sqlite import SqliteLocation
-from server.store.verify_rows import RunCheck, ShardRow
+from server.store.verify_rows import RunCheck, Seen, ShardRow
 
 CHUNK_STEPS = 50
 _BLOCK = 1 << 20
 
 
 @dataclass(slots=True)
-class Verification:
+class Verification(Seen):
     """What was looked at, and what is wrong (`faults`) or merely worth knowing (`notes`). Orphans harm nothing."""
 
     runs: int = 0
-    steps: int = 0
-    pruned_steps: int = 0
-    groups: int = 0
-    responses: int = 0
-    shards: int = 0
-    shard_bytes: int = 0
     orphans: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -99,8 +93,7 @@ def _verify_run(engine: Engine, location: Location, identity: int, found: Verifi
         # What a living writer has written and not yet committed is no orphan.
         found.orphans += [] if held else orphans
     found.runs += 1
-    for name in ("steps", "pruned_steps", "groups", "responses", "shards", "shard_bytes"):
-        setattr(found, name, getattr(found, name) + getattr(check.seen, name))
+    found.add(check.seen)
     found.faults += [f"{check.uid}: {fault}" for fault in check.faults]
 
 

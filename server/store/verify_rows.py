@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,11 @@ class Seen:
     responses: int = 0
     shards: int = 0
     shard_bytes: int = 0
+
+    def add(self, other: Seen) -> None:
+        """What another run had comes on top."""
+        for one in fields(Seen):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
 
 @dataclass(slots=True)
