@@ -31,11 +31,22 @@ def written_whole(to: Path, *, overwrite: bool) -> Iterator[Path]:
         new = work / "new"
         new.mkdir()
         yield new
-        if to.exists():
-            to.rename(work / "old")
-        new.rename(to)
+        _take_place(new, to, work / "old")
     finally:
         shutil.rmtree(work)
+
+
+def _take_place(new: Path, to: Path, old: Path) -> None:
+    """Put one folder in the other's place; where that fails, the other stays."""
+    there = to.exists()
+    if there:
+        to.rename(old)
+    try:
+        new.rename(to)
+    except OSError:
+        if there:
+            old.rename(to)
+        raise
 
 
 def _may_replace(to: Path, overwrite: bool) -> None:
