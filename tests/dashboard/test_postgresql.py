@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -14,6 +16,7 @@ from server.store.access import grant_reader
 from server.store.prune import prune
 from server.store.reader import open_reader
 from server.store.writer import open_writer
+from tests.dashboard.exporting import exported_here
 from tests.dashboard.showcase import Showcase, write
 from tests.dashboard.test_pages import page_script
 from tests.postgres import Server
@@ -65,3 +68,14 @@ def test_a_group_whose_words_were_pruned_is_said_to_be(store: str, monkeypatch: 
     place = {"step": str(row.step), "prompt": str(row.prompt), "receiver": row.receiver}
     page = _opened(store, "trajectories", monkeypatch, **place)
     assert "was pruned" in _texts(page)
+
+
+def test_a_reading_role_exports_pages_and_rows_without_its_password(store: str, tmp_path: Path) -> None:
+    done = exported_here(store, tmp_path / "run", "--page", "transfers", "--rows")
+    assert done.returncode == 0, done.stderr
+    pairs = pd.read_parquet(tmp_path / "run" / "tables" / "transfers_pairs.parquet")
+    moved = pd.read_parquet(tmp_path / "run" / "rows" / "transfers.parquet")
+    assert pairs["admitted"].sum() == moved["admitted"].sum() > 0
+    written = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert len(written) > 40
+    assert not any(b"topsecret" in one for one in written)
