@@ -25,7 +25,7 @@ SCALE = 2.0
 VEGA_LITE = "6.4"
 _TITLE_PX, _LINE_PX, _GAP_PX = 22, 15, 12
 # Characters of a line of the subtitle: 11 px Arial is about 5.4 px wide.
-_LINE_CHARACTERS = 130
+_LINE_CHARACTERS = 120
 # What no XML document may hold; chart texts have been cleaned of other control characters.
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -91,12 +91,11 @@ def _panel(page: str, panel: Panel, pictures: Pictures) -> Iterator[str]:
         yield f'<p class="explained">{words.html(panel.explanation)}</p>\n'
     if panel.help:
         yield f'<p class="help">{words.html(panel.help)}</p>\n'
-    drawn = {item.name for item in panel.items if isinstance(item, Chart)}
     for item in panel.items:
-        yield _item(page, item, drawn, pictures)
+        yield _item(page, item, pictures)
 
 
-def _item(page: str, item: Item, drawn: set[str], pictures: Pictures) -> str:
+def _item(page: str, item: Item, pictures: Pictures) -> str:
     if isinstance(item, Text):
         return (
             f'<p class="small">{words.html(item.markdown)}</p>\n'
@@ -107,8 +106,8 @@ def _item(page: str, item: Item, drawn: set[str], pictures: Pictures) -> str:
         return f"<p>{words.html(item.heading)}</p>\n{_quoted(item.written)}"
     if isinstance(item, Chart):
         return _figure(item, {theme: found[page, item.name] for theme, found in pictures.items()})
-    if isinstance(item, Table) and item.name not in drawn:
-        return _table(item)
+    if isinstance(item, Table) and item.shown is not None:
+        return _table(item.shown, item.markdown)
     return ""
 
 
@@ -134,13 +133,12 @@ def _data(document: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(document.encode()).decode()}"
 
 
-def _table(table: Table) -> str:
-    """As the page writes it, else the numbers; folded where it is long, cut where it is very long."""
-    frame = table.data() if table.shown is None else table.shown
+def _table(frame: pd.DataFrame, markdown: bool) -> str:
+    """As the page writes it; folded where it is long, cut where it is very long."""
     columns = [name for name in frame.columns if not _only_links(frame[name])]
-    head = "".join(f"<th>{_head_cell(str(name), table.markdown)}</th>" for name in columns)
+    head = "".join(f"<th>{_head_cell(str(name), markdown)}</th>" for name in columns)
     rows = "".join(
-        f"<tr>{''.join(_cell(value, table.markdown) for value in row)}</tr>\n"
+        f"<tr>{''.join(_cell(value, markdown) for value in row)}</tr>\n"
         for row in frame[columns].head(MOST_ROWS).itertuples(index=False)
     )
     whole = f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n'
@@ -166,7 +164,7 @@ def _cell(value: Any, markdown: bool) -> str:
 
 
 def _number(value: Any) -> str:
-    """A number of a table that the page shows as a number, or of the raw ones."""
+    """A number that the page shows as a number."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return formats.MISSING
     if isinstance(value, float):

@@ -55,27 +55,25 @@ def draw(source: Source, choice: Choice) -> None:
 def _store(source: Source) -> None:
     """How large the record is, and how far the page is behind its writer."""
     size, newest = source.ask_store("size"), source.newest_step()
+    figures = (
+        ("Database", f"{size['database_bytes'] / MIB:,.1f} MiB", formats.counted(size["runs"], "run")),
+        ("Trajectories", f"{size['trajectory_bytes'] / MIB:,.1f} MiB", formats.counted(size["shards"], "file")),
+        ("Steps", formats.count(size["steps"]), formats.counted(size["groups"], "group")),
+        ("Responses", formats.count(size["responses"]), formats.counted(size["prompts"], "prompt")),
+        (
+            "Newest commit",
+            formats.ago(newest.committed) if newest else formats.MISSING,
+            f"step {formats.count(newest.step)} of this run" if newest else "no step yet",
+        ),
+    )
     with st.grid(5, min_column_width=180):
-        for label, value, below in (
-            ("Database", f"{size['database_bytes'] / MIB:,.1f} MiB", formats.counted(size["runs"], "run")),
-            (
-                "Trajectories",
-                f"{size['trajectory_bytes'] / MIB:,.1f} MiB",
-                formats.counted(size["shards"], "file"),
-            ),
-            ("Steps", formats.count(size["steps"]), formats.counted(size["groups"], "group")),
-            ("Responses", formats.count(size["responses"]), formats.counted(size["prompts"], "prompt")),
-            (
-                "Newest commit",
-                formats.ago(newest.committed) if newest else formats.MISSING,
-                f"step {formats.count(newest.step)} of this run" if newest else "no step yet",
-            ),
-        ):
+        for label, value, below in figures:
             with st.container(border=True, height="stretch", gap="xsmall"):
                 st.metric(label, value)
                 st.caption(below)
     parts.begin("Store", "how large the record is")
-    parts.numbers("runs_store", lambda: pd.DataFrame([size]))
+    shown = pd.DataFrame(figures, columns=["Figure", "Value", "In"])
+    parts.numbers("runs_store", lambda: pd.DataFrame([size]), shown)
 
 
 def _runs(source: Source) -> None:
