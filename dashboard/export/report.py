@@ -154,12 +154,12 @@ def _only_links(column: pd.Series) -> bool:
 
 
 def _head_cell(name: str, markdown: bool) -> str:
-    return words.html(name) if markdown else escape(name.strip())
+    return words.html(name) if markdown else words.written(name.strip())
 
 
 def _cell(value: Any, markdown: bool) -> str:
     if isinstance(value, str):
-        return f"<td>{words.html(value) if markdown else escape(value)}</td>"
+        return f"<td>{words.html(value) if markdown else words.written(value)}</td>"
     return f'<td class="number">{escape(_number(value))}</td>'
 
 

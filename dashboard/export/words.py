@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from html import escape
 
+from dashboard import safe_text
+
 # Escaped character | directive such as :gray[ or :red-badge[ | its end | bold | icon | blank | code | link | joiner |
 # formula, whose own backslashes stay.
 _TOKEN = re.compile(
@@ -31,9 +33,14 @@ def plain(markdown: str) -> str:
     return " ".join(_inline(markdown, False).split())
 
 
+def written(text: str) -> str:
+    """Escaped, with characters that hide or reorder written by their number."""
+    return escape(safe_text.visible(text))
+
+
 def _inline(markdown: str, marked: bool) -> str:
     out, at, bold, open_tags = [], 0, False, 0
-    literal = escape if marked else str
+    literal = written if marked else str
     for found in _TOKEN.finditer(markdown):
         out.append(literal(markdown[at : found.start()]))
         at = found.end()
@@ -53,7 +60,7 @@ def _inline(markdown: str, marked: bool) -> str:
             out.append(("<strong>" if bold else "</strong>") if marked else "")
         elif found["code"]:
             code = found["code"].strip("`")
-            out.append(f"<code>{escape(code)}</code>" if marked else code)
+            out.append(f"<code>{written(code)}</code>" if marked else code)
         elif found["formula"]:
             out.append(literal(found["formula"]))
         elif found["link"]:
