@@ -33,6 +33,14 @@ def test_a_page_is_whole_for_every_kind_of_run(visit: Visit, entry: object) -> N
     assert not found
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_chosen_runs_and_members_are_readable(visit: Visit, theme: str) -> None:
+    tab = visit("/compare?run=twelve&live=off&runs=two&runs=twelve&m=Qwen3-1.7B", theme=theme)
+    tab.page.locator("[data-tag]", has_text="Qwen3-1.7B").wait_for()
+    assert "twelve" in tab.settles()
+    assert faults(tab.page) == []
+
+
 def test_an_empty_store_waits_on_every_page(browser: object, tmp_path: Path) -> None:
     with serve(f"sqlite:///{tmp_path / 'none.db'}", port=0) as server:
         context = browser.new_context(color_scheme="dark")  # type: ignore[attr-defined]
