@@ -25,8 +25,8 @@ def bash_commands(markdown: str) -> list[str]:
 
 
 def session_commands() -> list[str]:
-    """The README's commands that train, resume, summarise, serve and replay, in order: one belongs to the next."""
-    verbs = tuple(f".venv/bin/graft {verb}" for verb in ("train", "summary", "dashboard", "replay"))
+    """The README's commands that train, resume, summarise, serve, replay and export, in order: one needs the other."""
+    verbs = tuple(f".venv/bin/graft {verb}" for verb in ("train", "summary", "dashboard", "replay", "export"))
     return [command for command in bash_commands((ROOT / "README.md").read_text()) if command.startswith(verbs)]
 
 
