@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ import pytest
 
 from population.config import load
 from population.errors import ResumeError
+from population.placement.remote import Remote
 from population.run import Watch, train
 from server.store.reader import open_reader
+from server.store.verify import verify
 from tests.cluster.sabotage import Kill, sabotaged
 from tests.commands import ROOT
 from tests.faults.test_kill_and_resume import everything, weights
+from tests.postgres import Server
 
 pytestmark = pytest.mark.slow
 STEPS = 4
@@ -37,15 +41,18 @@ SMALL = (
     "exchange.router=scored",
 )
 
+# What a member does at its device, from its update to its next samples.
+TURN = (("trainer", "update"), ("engine", "load_weights"), ("engine", "sample"))
+
 # Answers that no rule of the verifier decides, so that every one of them goes through a worker.
 BY_FUNCTION = ("data.reward=server.rewards.choice:score",)
 
 
 def run(
-    folder: Path, uid: str, *settings: str, cluster: str | None = None, resume: bool = False
+    folder: Path, uid: str, *settings: str, store: str = "", cluster: str | None = None, resume: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
     """Train the demo; all that it recorded, and the warnings, oldest first."""
-    store = f"sqlite:///{folder / f'{uid}.db'}"
+    store = store or f"sqlite:///{folder / f'{uid}.db'}"
     config = load("configs/demo.yaml", [f"folder={folder}", f"store={store}", *SMALL, *settings])
     assert train(config, WATCH, uid=uid, cluster=cluster, resume=resume) == uid
     with open_reader(store) as reader:
@@ -54,10 +61,16 @@ def run(
         return everything(reader, uid, STEPS), [f"{event.member} {event.step} {event.message}" for event in warnings]
 
 
+@pytest.fixture(scope="module")
+def here(warm_folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The run of one process."""
+    return run(warm_folder, "here", *BY_FUNCTION)
+
+
 def test_kills_of_an_engine_a_trainer_and_verifiers_leave_the_run_of_one_process(
-    warm_folder: Path, address: str
+    warm_folder: Path, here: tuple[dict[str, Any], list[str]], address: str
 ) -> None:
-    expected, calm = run(warm_folder, "here", *BY_FUNCTION)
+    expected, calm = here
     kills = [
         Kill("the engine of qwen3", "sample", 2),
         Kill("the trainer of llama", "update", 4),
@@ -80,6 +93,40 @@ def test_kills_of_an_engine_a_trainer_and_verifiers_leave_the_run_of_one_process
         r"qwen3 2 engine lost in sample: .*; restarted, samples drawn again",
     ]
     assert [bool(re.fullmatch(*pair)) for pair in zip(wanted, told, strict=True)] == [True] * 4, told
+
+
+def test_members_on_parts_of_one_gpu_take_turns_and_are_the_run_of_one_process_on_postgresql(
+    warm_folder: Path,
+    here: tuple[dict[str, Any], list[str]],
+    address: str,
+    postgres: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, str]] = []
+    original = Remote.call
+
+    def call(self: Remote, method: str, *args: Any, **kwargs: Any) -> Future[Any]:
+        part, _, member = self._name.removeprefix("the ").partition(" of ")
+        if (part, method) in TURN:
+            asked.append((method, member))
+        return original(self, method, *args, **kwargs)
+
+    monkeypatch.setattr(Remote, "call", call)
+    store = postgres.url(postgres.new_database(), trajectories=tmp_path)
+    parts = ("cluster.gpus_per_rank=0.125", "cluster.gpus_per_engine=0.125", "update.device=cpu")
+    found, _ = run(warm_folder, "turns", *BY_FUNCTION, *parts, store=store, cluster=address)
+    # The time for which it held the GPU that the other run had not.
+    del found["metrics"]["gpu_seconds"]
+    for key, value in here[0].items():
+        assert found[key] == value, key
+    assert weights(warm_folder, "turns", "members") == weights(warm_folder, "here", "members")
+    assert verify(store).faults == []
+    first = next(at for at, (method, _) in enumerate(asked) if method == "update")
+    for number in range(3 * (STEPS - 1)):
+        own = asked[first + 3 * number : first + 3 * number + 3]
+        assert [method for method, _ in own] == [method for _, method in TURN]
+        assert len({member for _, member in own}) == 1
 
 
 # One member is enough where ranks are concerned.
