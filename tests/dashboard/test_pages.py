@@ -8,12 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import create_engine, text
 from streamlit.testing.v1 import AppTest
 
 from dashboard import parts, safe_text, source
 from dashboard.launch import STORE_VARIABLE
 from graft.methods import METHODS
 from server.store.records import EventRecord
+from server.store.schema import VERSIONS
 from server.store.writer import Writer, open_writer
 from tests.dashboard.showcase import MODELS, Showcase, write
 
@@ -409,6 +411,28 @@ def test_a_file_that_is_no_store_is_one_clear_line(tmp_path: Path, monkeypatch: 
     app = AppTest.from_file(ENTRY, default_timeout=60).run()
     assert not app.exception
     assert "Nothing to show yet" in texts(app)
+    source.reader.clear()
+
+
+def test_a_store_of_an_older_schema_names_the_upgrade_and_is_shown_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = fill(tmp_path, Showcase(steps=2, prompts=4), 1, "finished", 0)
+    monkeypatch.setenv(STORE_VARIABLE, url)
+
+    def become(version: str) -> None:
+        with create_engine(url).begin() as connection:
+            connection.execute(text(f"UPDATE graft_alembic_version SET version_num = '{version}'"))
+
+    become(VERSIONS[-2])
+    app = AppTest.from_file(ENTRY, default_timeout=60).run()
+    assert not app.exception
+    # Without the signs that keep a text from being read as Markdown.
+    said = texts(app).replace("\\", "").replace("\u2060", "")
+    assert f"has schema {VERSIONS[-2]}, this program needs {VERSIONS[-1]}; run: graft db upgrade {url}" in said
+    become(VERSIONS[-1])
+    app.run()
+    assert "step 1 of 2" in texts(app)
     source.reader.clear()
 
 
