@@ -26,7 +26,11 @@ def stem(page: str, name: str) -> str:
 
 def csv(table: pd.DataFrame, header: bool = True) -> bytes:
     """UTF-8 with a header line; texts that begin like a formula are made harmless."""
-    safe = table.map(lambda value: harmless(_encodable(value))).rename(columns=harmless)
+    safe = table.rename(columns=harmless)
+    for place, name in enumerate(table.columns):
+        column = table[name]
+        if not pd.api.types.is_numeric_dtype(column):
+            safe.isetitem(place, column.map(lambda value: harmless(_encodable(value))))
     return safe.to_csv(index=False, header=header, lineterminator="\n").encode("utf-8", "replace")
 
 
