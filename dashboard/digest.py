@@ -74,7 +74,7 @@ def _works(source: Source, window: Window, history: dict[str, np.ndarray]) -> li
 
 
 def _held_out(source: Source) -> list[str]:
-    evaluations = source.ask("evaluations")
+    evaluations = source.evaluations()
     benchmark = next(iter(reporting(evaluations)), None)
     members = [member.name for member in source.info.members]
     chosen = [result for result in evaluations if result.benchmark == benchmark]

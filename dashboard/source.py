@@ -80,7 +80,7 @@ UP_TO_LAST_STEP = frozenset(
     }
 )  # fmt: skip
 # Questions about evaluations alone: steps that bring none leave their answers as they are.
-ABOUT_EVALUATIONS = frozenset({"evaluations", "best", "repeated_accuracy", "scores", "evaluation_problems"})
+ABOUT_EVALUATIONS = frozenset({"best", "repeated_accuracy", "scores", "evaluation_problems"})
 # Evaluated steps of one question about joint scores: of a long run only the newest few are asked about anew.
 STEPS_AT_ONCE = 10
 Mark = int | StepMark | EvaluationMark | None
@@ -94,6 +94,12 @@ def _answer(url: str, file: str, run: str, mark: Mark, question: str, arguments:
 @st.cache_data(show_spinner=False, max_entries=16)
 def _whole(url: str, file: str, run: str, revision: int, question: str) -> Any:
     return getattr(reader(url, file), question)()
+
+
+# A long run has thousands, which nobody can change: a copy for each who asks would cost more than the question.
+@st.cache_resource(show_spinner=False, max_entries=64)
+def _evaluations(url: str, file: str, run: str, mark: EvaluationMark) -> tuple[EvaluationSummary, ...]:
+    return tuple(reader(url, file).evaluations(run))
 
 
 @st.cache_data(show_spinner=False, max_entries=64)
@@ -134,6 +140,10 @@ class Source:
     @cached_property
     def _evaluation_mark(self) -> EvaluationMark:
         return reader(self.url, self.file).evaluation_mark(self.info.uid)
+
+    def evaluations(self) -> tuple[EvaluationSummary, ...]:
+        """`Reader.evaluations`, from the cache until one is recorded."""
+        return _evaluations(self.url, self.file, self.info.uid, self._evaluation_mark)
 
     def result(self) -> RunResult:
         """`Reader.result`, made of answers from the cache."""
@@ -179,8 +189,8 @@ class _Remembered:
 
     source: Source
 
-    def evaluations(self, run: str) -> list[EvaluationSummary]:
-        return self.source.ask("evaluations")
+    def evaluations(self, run: str) -> tuple[EvaluationSummary, ...]:
+        return self.source.evaluations()
 
     def repeated_accuracy(self, run: str) -> dict[str, dict[int, dict[str, float]]]:
         return self.source.ask("repeated_accuracy")

@@ -23,7 +23,7 @@ MOST_RUNS = 40
 def draw(source: Source, choice: Choice) -> None:
     """The whole page, at one revision of the store."""
     parts.status_line(source, choice.window(source.info))
-    evaluations: list[EvaluationSummary] = source.ask("evaluations")
+    evaluations = source.evaluations()
     if not evaluations:
         with st.container(border=True):
             configured = source.info.config.get("evaluation", {}).get("benchmarks")
@@ -62,9 +62,9 @@ def _baseline(source: Source, known: Sequence[Known]) -> Known | None:
     return others.get(token)
 
 
-def _last_steps(evaluations: Sequence[EvaluationSummary], benchmark: str) -> dict[str, int]:
-    """{member: last evaluated step} on a benchmark."""
-    return {one.member: one.step for one in sorted(evaluations, key=lambda one: one.step) if one.benchmark == benchmark}
+def _last_steps(evaluations: Sequence[EvaluationSummary]) -> dict[tuple[str, str], int]:
+    """{(benchmark, member): last evaluated step}."""
+    return {(one.benchmark, one.member): one.step for one in sorted(evaluations, key=lambda one: one.step)}
 
 
 def _members(
@@ -72,6 +72,7 @@ def _members(
 ) -> list[Scored]:
     best = {one.member: one for one in source.ask("best")}
     steps = tuple((name, one.step) for name, one in best.items())
+    changes = {} if base is None else _changes(source, evaluations, base)
     scores, repeats = source.ask("scores", steps), source.ask("scores", steps, repeats=True)
     found = []
     for slot in slots:
@@ -83,29 +84,27 @@ def _members(
                 best.get(name),
                 {one.benchmark: one for one in scores if one.member == name},
                 {one.benchmark: one for one in repeats if one.member == name},
-                {} if base is None else _changes(source, evaluations, base, name),
+                changes.get(name, {}),
             )
         )
     return found
 
 
 def _changes(
-    source: Source, evaluations: Sequence[EvaluationSummary], base: Known, member: str
-) -> dict[str, MeanInterval]:
-    """{benchmark: last evaluation less the baseline's last one}, over the problems that both have."""
+    source: Source, evaluations: Sequence[EvaluationSummary], base: Known
+) -> dict[str, dict[str, MeanInterval]]:
+    """{member: {benchmark: last evaluation less the baseline's last one}}, over the problems that both have."""
     other = base.source()
-    if member not in [one.name for one in base.info.members]:
-        return {}
-    theirs = other.ask("evaluations")
-    found = {}
-    for benchmark in dict.fromkeys(one.benchmark for one in evaluations):
-        own, beside = (_last_steps(each, benchmark).get(member) for each in (evaluations, theirs))
-        if own is not None and beside is not None:
+    own, theirs = _last_steps(evaluations), _last_steps(other.evaluations())
+    found: dict[str, dict[str, MeanInterval]] = {}
+    for (benchmark, member), step in own.items():
+        beside = theirs.get((benchmark, member))
+        if beside is not None:
             change, _ = frames_evaluation.paired_by_problem(
-                source.ask("evaluation_problems", benchmark, own, member),
+                source.ask("evaluation_problems", benchmark, step, member),
                 other.ask("evaluation_problems", benchmark, beside, member),
             )
-            found[benchmark] = change
+            found.setdefault(member, {})[benchmark] = change
     return found
 
 
@@ -215,7 +214,7 @@ def _tests(evaluations: Sequence[EvaluationSummary]) -> list[str]:
 def _frontier(source: Source, known: Sequence[Known], base: Known | None) -> None:
     """Score against what it cost, as in the paper's figure 3a."""
     own: RunResult = source.result()
-    tests, cost = _tests(source.ask("evaluations")), frames_evaluation.cost_kind(own)
+    tests, cost = _tests(source.evaluations()), frames_evaluation.cost_kind(own)
     parts.title(
         "Score against cost",
         "mean over members and test sets",

@@ -261,7 +261,7 @@ def _below(source: Source) -> None:
 def _evaluation(source: Source) -> None:
     """Held-out accuracy before and now, one benchmark at a time."""
     parts.title("Held-out evaluation", "hollow: before training, filled: now, with 95 % intervals")
-    evaluations = source.ask("evaluations")
+    evaluations = source.evaluations()
     benchmarks = digest.reporting(evaluations)
     if not benchmarks:
         configured = source.info.config.get("evaluation", {}).get("benchmarks")

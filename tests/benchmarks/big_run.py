@@ -7,7 +7,7 @@ writer commits with everything that was said. So a store may be filled in bulk a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -32,18 +32,13 @@ from server.store.records import (
     StepRecord,
     TransferRecord,
 )
+from tests.benchmarks.big_metrics import MINIBATCHES, TOKEN_LOGPROB, TOKENS, measure
 from tests.dashboard.showcase import ABILITY, FLOOR, MODELS, Problem, key_of, problem, prompt
 
 SUBJECTS = 4
-MINIBATCHES = 4
-# Mean log-probability of a sampled token, nats; mean tokens of a response.
-TOKEN_LOGPROB, TOKENS = -0.4, 60
-STEP_SECONDS = 30.0
 # Of the places where a peer could help, so many are chosen by the balanced exchange, and so many of these withheld.
 ROUTED, HELD_OUT = 0.4, 0.1
 REFUSALS = ("too_long", "round_trip")
-
-Parts = tuple[Floats, Floats]
 
 
 class Benchmark(NamedTuple):
@@ -170,9 +165,9 @@ class BigRun:
         cut = ~right & (rng.random(shape) < 0.05)
         tokens = rng.integers(TOKENS // 2, TOKENS * 3 // 2 + 1, shape)
         transfers = tuple(self._transfers(rng, numbers, right, ungraded, tokens)) if self.method != "grpo" else ()
-        drawn = Drawn(step, numbers, right, ungraded, cut, tokens, transfers, np.empty(0), np.empty(0))
-        numerator, denominator = self._flat(self._measured(rng, drawn))
-        return Drawn(step, numbers, right, ungraded, cut, tokens, transfers, numerator, denominator)
+        progress = step / size.steps
+        measured = measure(rng, step, progress, right, cut, tokens, self._routed(transfers))
+        return Drawn(step, numbers, right, ungraded, cut, tokens, transfers, *measured.flat())
 
     def facts(self, drawn: Drawn) -> list[GroupFacts]:
         """What the index keeps of every group, member by member."""
@@ -260,110 +255,22 @@ class BigRun:
                 () if held_out[row] else tuple(_grafted(index, *one) for index, one in enumerate(moved)),
             )
 
-    def _measured(
-        self, rng: np.random.Generator, drawn: Drawn
-    ) -> tuple[Mapping[str, Parts], Mapping[str, Parts], Mapping[str, tuple[float, float]]]:
-        """Metrics of the members [N], of the pairs [N, N] (row receives) and of the run, under the names that
-        `population.recording` and `population.health` write. Where a denominator is 0 or NaN none was recorded."""
-        size = self.size.members
-        tokens = drawn.tokens.sum(axis=(1, 2)).astype(float)
-        responses = np.full(size, float(drawn.right[0].size))
-        routed = self._routed(drawn)
-        peer = routed.sum(axis=1) * self.size.n * TOKENS
-        one, learning = np.ones(size), 1e-6 * min(1.0, drawn.step / 20)
-        broken = np.where(rng.random(size) < 2e-4, np.nan, 1.0)
-        solved = drawn.right.any(axis=2)
-
-        def noisy(mean: float, spread: float = 0.15) -> Floats:
-            found: Floats = mean * rng.lognormal(0.0, spread, size)
-            return found
-
-        spent = {f"seconds_{what}": (noisy(mean), one) for what, mean in _SPENT.items()}
-        spent |= {f"idle_{what}": (noisy(mean), one) for what, mean in _IDLE.items()}
-        own: dict[str, Parts] = {
-            "response_tokens": (tokens, responses),
-            "truncated": (drawn.cut.sum(axis=(1, 2)).astype(float), responses),
-            "entropy": (tokens * noisy(0.3 + 0.5 * math.exp(-drawn.step / self.size.steps)), tokens),
-            "tokens_per_second_rollout": (tokens, noisy(tokens.mean() / 2200)),
-            "loss": (MINIBATCHES * noisy(0.02) - 0.06, MINIBATCHES * one),
-            "grad_norm": (MINIBATCHES * noisy(0.3, 0.5) * broken, MINIBATCHES * one),
-            "learning_rate": (learning * one, one),
-            "clip_own": (rng.poisson(tokens * 4e-4).astype(float), tokens),
-            "clip_peer": (rng.poisson(peer * 9e-4).astype(float), peer),
-            "peer_token_share": (peer, tokens + peer),
-            "skipped_token_share": (0.4 * tokens, tokens + peer),
-            "engine_trainer_gap": (0.004 * tokens / 4 * noisy(1.0), tokens / 4),
-            "mismatch_kl": (2e-5 * tokens / 4 * noisy(1.0), tokens / 4),
-            "mismatch_far": (rng.poisson(tokens * 5e-4).astype(float), tokens / 4),
-            "mismatch_capped": (rng.poisson(tokens * 2e-5).astype(float), tokens),
-            "solved": (solved.sum(axis=1).astype(float), np.full(size, float(len(drawn.numbers)))),
-            **spent,
-        }
-        for place in range(MINIBATCHES):
-            # Grafted groups come last, and the first minibatch is at the weights that sampled.
-            theirs = peer * max(0, place - 1) / 3
-            own[f"clip_own_mb{place}"] = rng.poisson(tokens * 1e-4 * place).astype(float), tokens / MINIBATCHES
-            own[f"clip_peer_mb{place}"] = rng.poisson(theirs * 9e-4).astype(float), theirs
-        scored = routed * self.size.n
-        gone = np.where(routed > 0, scored, np.nan)
-        pairs: dict[str, Parts] = {} if self.method == "grpo" else {
-            "edge_rate": (rng.random((size, size)), np.ones((size, size))),
-            "receiver_logprob": (scored * (TOKEN_LOGPROB - 0.1), gone),
-            "source_logprob": (scored * TOKEN_LOGPROB, gone),
-        }  # fmt: skip
-        phases = {
-            f"seconds_{what}": (STEP_SECONDS * part * float(rng.lognormal(0, 0.1)), 1.0)
-            for what, part in _PHASES.items()
-        }
-        whole = sum(seconds for seconds, _ in phases.values())
-        run: dict[str, tuple[float, float]] = phases | {
-            "step_seconds": (whole, 1.0),
-            "seconds_cpu": (1.7 * whole, 1.0),
-            "gpu_seconds": (8 * whole, 1.0),
-            "bytes_per_token": (3.7, 1.0),
-            "union_solved": (float(solved.any(axis=0).sum()), float(len(drawn.numbers))),
-        }
-        if pairs:
-            run["grafted_per_scored"] = float(routed.sum()), float(routed.sum()) * 1.2 or math.nan
-            run["effective_sources"] = 3.0 + float(rng.random()), 1.0
-            run["mixing_modulus"] = 0.5 + 0.1 * float(rng.random()), 1.0
-        return own, pairs, run
-
-    def _routed(self, drawn: Drawn) -> Floats:
-        """[N, N] groups that were carried out."""
+    def _routed(self, transfers: Sequence[TransferRecord]) -> Floats | None:
+        """[N, N] groups that were carried out; None where the method moves none."""
+        if self.method == "grpo":
+            return None
         slot = {name: place for place, name in enumerate(self.names)}
         found = np.zeros((self.size.members,) * 2)
-        for one in drawn.transfers:
+        for one in transfers:
             found[slot[one.receiver], slot[one.source]] += not one.held_out
         return found
-
-    def _flat(
-        self, measured: tuple[Mapping[str, Parts], Mapping[str, Parts], Mapping[str, tuple[float, float]]]
-    ) -> tuple[Floats, Floats]:
-        """(numerator [S], denominator [S]) in the order of `series`."""
-        own, pairs, run = measured
-        apart = ~np.eye(self.size.members, dtype=bool)
-        sides = []
-        for side in range(2):
-            parts = [*(part[side] for part in own.values()), *(part[side][apart] for part in pairs.values())]
-            sides.append(np.concatenate([*parts, [part[side] for part in run.values()]]))
-        denominator = np.where(sides[1] > 0, sides[1], np.nan)
-        return sides[0], denominator
 
     @cached_property
     def series(self) -> list[tuple[str, str | None]]:
         """(metric, member or None for the run) of every series [S]."""
-        plain = Drawn(
-            1, self.numbers(1), *(np.zeros((self.size.members, self.size.batch, self.size.n), bool),) * 3,
-            np.ones((self.size.members, self.size.batch, self.size.n), np.int64), (), np.empty(0), np.empty(0),
-        )  # fmt: skip
-        own, pairs, run = self._measured(np.random.default_rng(0), plain)
-        return [
-            *((name, member) for name in own for member in self.names),
-            *((f"{name}/{source}", receiver) for name in pairs for receiver in self.names for source in self.names
-              if source != receiver),
-            *((name, None) for name in run),
-        ]  # fmt: skip
+        none = np.zeros((self.size.members, self.size.batch, self.size.n), bool)
+        some = np.ones(none.shape, np.int64)
+        return measure(np.random.default_rng(0), 1, 0.0, none, none, some, self._routed(())).series(self.names)
 
     def events(self, step: int) -> Iterator[EventRecord]:
         """What was remarked in a step."""
@@ -397,20 +304,6 @@ class BigRun:
                     for (prompt_key, k, _), share in zip(rows, first, strict=True)
                 }
                 yield EvaluationRecord(name, one.name, step, rows, 0.6, self.seed, one.role, repeat, votes)
-
-
-# Means in seconds of what a member does and waits for, and of the run's phases as shares of a step.
-_SPENT = {"sample": 12.0, "grade": 1.0, "score": 2.0, "update": 8.0, "sync": 1.0}
-_IDLE = {"turn": 2.0, "barrier": 3.0, "grading": 0.5, "other": 0.5}
-_PHASES = {
-    "sample": 0.5,
-    "route": 0.001,
-    "score": 0.05,
-    "exchange": 0.02,
-    "update": 0.4,
-    "sync": 0.025,
-    "commit": 0.004,
-}
 
 
 def _grafted(index: int, s: float, unfit: bool, which: int, length: int) -> GraftedRecord:

@@ -30,7 +30,8 @@ from server.store.reader import open_reader
 from server.store.records import EventRecord, StepRecord
 from server.store.rows import Sums
 from server.store.writer import open_writer
-from tests.benchmarks.big_run import STEP_SECONDS, BigRun, Size
+from tests.benchmarks.big_metrics import STEP_SECONDS
+from tests.benchmarks.big_run import BigRun, Size
 from tests.dashboard.showcase import prompt
 
 # Steps of one transaction, prompts of one call.
