@@ -43,9 +43,7 @@ def intervals(prompt: Array, part: tuple[Array, Array], whole: tuple[Array, Arra
     keys, at = np.unique(prompt, return_inverse=True)
     if not len(keys):
         return np.stack([low, high])
-    sums = np.zeros((2, len(keys), len(share)))
-    for total, rows in zip(sums, part, strict=True):
-        np.add.at(total, at, rows)
+    sums = np.array([[np.bincount(at, weights, len(keys)) for weights in rows.T] for rows in part]).swapaxes(1, 2)
     rng = np.random.default_rng(0)
     ratios = []
     for _ in range(0, RESAMPLES, _CHUNK):

@@ -180,8 +180,7 @@ def _prompt(source: Source, window: Window, places: NewestPlaces, seen: Visits, 
         return
     parts.text(safe_text.math_line(record.text, 300))
     _visits_table(source, window, key, labels)
-    graph = success_graph.bipartite([member.name for member in source.info.members], seen)
-    near = success_graph.nearest(graph, key, DRAWN_PROMPTS)
+    near = success_graph.nearest(seen, key, DRAWN_PROMPTS)
     if len(near) < 2:
         parts.nothing("Nobody solved it in these steps, or no other prompt has one of its solvers.")
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -87,8 +87,9 @@ Mark = int | StepMark | EvaluationMark | None
 
 
 @st.cache_data(show_spinner=False, max_entries=256)
-def _answer(url: str, file: str, run: str, mark: Mark, question: str, arguments: tuple, options: tuple) -> Any:
-    return getattr(reader(url, file), question)(run, *arguments, **dict(options))
+def _answer(key: str, _ask: Callable[[], Any]) -> Any:
+    """What `_ask` says, kept under its key: Streamlit would take longer over many arguments than some answers do."""
+    return _ask()
 
 
 @st.cache_data(show_spinner=False, max_entries=16)
@@ -116,6 +117,8 @@ class Source:
     info: RunInfo
     revision: int
     _marks: dict[int, StepMark | None] = field(default_factory=dict, compare=False, repr=False)
+    # What panels ask one after the other while a page is drawn; whoever asks leaves the answer as it is.
+    _answers: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def open(cls, run: str, url: str | None = None) -> Source:
@@ -129,13 +132,21 @@ class Source:
     def ask(self, question: str, *arguments: Any, **options: Any) -> Any:
         """`Reader.question(run, *arguments, **options)`, from the cache until the steps it is about change."""
         named = tuple(sorted(options.items()))
+        asked = question, arguments, named
+        if asked not in self._answers:
+            self._answers[asked] = self._remembered(question, arguments, named)
+        return self._answers[asked]
+
+    def _remembered(self, question: str, arguments: tuple, named: tuple) -> Any:
         mark: Mark = self.revision
         if question in UP_TO_LAST_STEP:
             last = arguments[-1]
             mark = self.newest_step(last[-1] if isinstance(last, tuple) else last)
         elif question in ABOUT_EVALUATIONS:
             mark = self._evaluation_mark
-        return _answer(self.url, self.file, self.info.uid, mark, question, arguments, named)
+        key = repr((self.url, self.file, self.info.uid, mark, question, arguments, named))
+        store = reader(self.url, self.file)
+        return _answer(key, lambda: getattr(store, question)(self.info.uid, *arguments, **dict(named)))
 
     @cached_property
     def _evaluation_mark(self) -> EvaluationMark:

@@ -70,11 +70,6 @@ def bipartite(names: Sequence[str], seen: Visits) -> nx.Graph:
     return graph
 
 
-def solvers(graph: nx.Graph, prompt: int) -> set[str]:
-    """The member nodes that solved a prompt at least once."""
-    return {member for member, edge in graph.adj[prompt_node(prompt)].items() if edge["solved"]}
-
-
 def alone(seen: Visits, slot: int, solved: bool) -> Ints:
     """Places in `seen` of the prompts that only this member solved, or only this one failed; others must have tried."""
     others = np.arange(seen.tried.shape[1]) != slot
@@ -88,27 +83,22 @@ def alone(seen: Visits, slot: int, solved: bool) -> Ints:
     return found
 
 
-def nearest(graph: nx.Graph, prompt: int, most: int) -> list[int]:
+def nearest(seen: Visits, prompt: int, most: int) -> list[int]:
     """The prompt, then those whose solvers are most like its own (Jaccard), the newest first among equals.
 
-    The neighbours of its neighbours: prompts that share no solver are left out. [] where it is not in the graph.
+    Prompts that share no solver are left out. [] where the prompt is not among the visits.
     """
-    centre = prompt_node(prompt)
-    if centre not in graph:
+    centre = np.flatnonzero(seen.prompts == prompt)
+    if not len(centre):
         return []
-    own = solvers(graph, prompt)
-    found: dict[str, int] = {}
-    for member in own:
-        for node, edge in graph.adj[member].items():
-            if edge["solved"] and node != centre:
-                found[node] = found.get(node, 0) + 1
-    sizes = {node: sum(1 for edge in graph.adj[node].values() if edge["solved"]) for node in found}
-
-    def closeness(node: str) -> tuple[float, int]:
-        return -found[node] / (len(own) + sizes[node] - found[node]), -graph.nodes[node]["last_step"]
-
-    ranked = sorted(found, key=lambda node: (*closeness(node), node))
-    return [prompt, *(int(node.removeprefix("prompt ")) for node in ranked[: most - 1])]
+    solved = seen.solved > 0
+    own = solved[centre[0]]
+    shared, sizes = (solved & own).sum(axis=1), solved.sum(axis=1)
+    others = np.flatnonzero((shared > 0) & (seen.prompts != prompt))
+    closeness = shared[others] / (own.sum() + sizes[others] - shared[others])
+    keys = seen.prompts[others]
+    ranked = np.lexsort((keys.astype(str), -seen.last_step[others], -closeness))
+    return [prompt, *keys[ranked[: most - 1]].tolist()]
 
 
 def projection(names: Sequence[str], phi: NDArray[np.float64], n: NDArray[np.float64], seen: Visits) -> nx.Graph:

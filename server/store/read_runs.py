@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import ColumnElement, Connection, Row, func, select
 
 from server.store import schema
 from server.store.connections import Location
@@ -34,18 +34,37 @@ class RunKey:
 
 def resolve(connection: Connection, run: str) -> RunKey:
     """The run with this uid, or the one created last for "latest"."""
-    row = _run_row(connection, run)
-    members = tuple(member.name for member in load_members(connection, row.id))
-    return RunKey(row.id, row.uid, members, row.first_step or 1, row.last_step or 0, row.trajectories)
+    runs, members = schema.runs, schema.members
+    columns = (runs.c.id, runs.c.uid, runs.c.first_step, runs.c.last_step, runs.c.trajectories, members.c.name)
+    # Every question begins with this one.
+    rows = connection.execute(
+        select(*columns).join(members, members.c.run == runs.c.id).where(_is(run)).order_by(members.c.slot)
+    ).all()
+    if not rows:
+        raise _unknown(connection, run)
+    row = rows[0]
+    names = tuple(one.name for one in rows)
+    return RunKey(row.id, row.uid, names, row.first_step or 1, row.last_step or 0, row.trajectories)
+
+
+def _is(run: str) -> ColumnElement[bool]:
+    table = schema.runs
+    if run != "latest":
+        return table.c.uid == run
+    newest = select(table.c.id).order_by(table.c.created.desc(), table.c.id.desc()).limit(1)
+    return table.c.id == newest.scalar_subquery()
+
+
+def _unknown(connection: Connection, run: str) -> StoreError:
+    table = schema.runs
+    known = ", ".join(connection.scalars(select(table.c.uid).order_by(table.c.id.desc()).limit(5)))
+    return StoreError(f"store: no run {run!r}; the newest are: {known}" if known else "store: no run yet")
 
 
 def _run_row(connection: Connection, run: str) -> Row[Any]:
-    table = schema.runs
-    newest = select(table).order_by(table.c.created.desc(), table.c.id.desc()).limit(1)
-    row = connection.execute(newest if run == "latest" else select(table).where(table.c.uid == run)).one_or_none()
+    row = connection.execute(select(schema.runs).where(_is(run))).one_or_none()
     if row is None:
-        known = ", ".join(connection.scalars(select(table.c.uid).order_by(table.c.id.desc()).limit(5)))
-        raise StoreError(f"store: no run {run!r}; the newest are: {known}" if known else "store: no run yet")
+        raise _unknown(connection, run)
     return row
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from sqlalchemy import Connection, Select, case, func, select
 from server.store import schema
 from server.store.counts import Ints
 from server.store.read_runs import RunKey
+from server.store.read_windows import matrix
 
 UPTAKE_COUNTS = ("grafted", "grafted_seen", "grafted_solved", "held_out", "held_out_seen", "held_out_solved")
 
@@ -20,10 +22,10 @@ def uptake(
 ) -> tuple[dict[str, Ints], dict[str, Ints]]:
     """As `Reader.uptake_history`. One pass: every transfer looks its receiver's next visit up, so the cost is that of
     the transfers in the steps that are read, whatever the history."""
-    visits = connection.execute(_visits(key, edges[0], edges[-1], until, every)).all()
-    rows = np.array([tuple(row) for row in visits], np.int64).reshape(-1, 6)
+    rows = matrix(connection, _visits(key, edges[0], edges[-1], until, every), 6).astype(np.int64)
     # A place that several sources gave to is one place: grafted from all of them, or withheld from all.
-    first = np.unique(rows[:, :3], axis=0, return_index=True)[1]
+    first = np.ones(len(rows), bool)
+    first[1:] = (rows[1:, :3] != rows[:-1, :3]).any(axis=1)
     size, buckets = len(key.members), len(edges) - 1
     return _counts(rows, edges, (buckets, size, size)), _counts(rows[first], edges, (buckets,))
 
@@ -31,16 +33,18 @@ def uptake(
 def _counts(rows: Ints, edges: Sequence[int], shape: tuple[int, ...]) -> dict[str, Ints]:
     """UPTAKE_COUNTS of rows of `_visits`, by bucket, and where `shape` has them by receiver and source."""
     step, receiver, _, source, held_out, solved = rows.T
-    cell = (np.searchsorted(np.asarray(edges), step) - 1, receiver, source)[: len(shape)]
-    found = {name: np.zeros(shape, np.int64) for name in UPTAKE_COUNTS}
+    cell = np.ravel_multi_index((np.searchsorted(np.asarray(edges), step) - 1, receiver, source)[: len(shape)], shape)
+    found = {}
     for side, held in (("grafted", 0), ("held_out", 1)):
         for name, chosen in (("", True), ("_seen", solved >= 0), ("_solved", solved == 1)):
-            np.add.at(found[side + name], cell, (held_out == held) & chosen)
+            counts = np.bincount(cell[(held_out == held) & chosen], minlength=math.prod(shape))
+            found[side + name] = counts.reshape(shape).astype(np.int64)
     return found
 
 
 def _visits(key: RunKey, low: int, high: int, until: int, every: int) -> Select[Any]:
-    """(step, receiver, prompt, source, held out, solved) of every transfer; solved is -1 before the next visit."""
+    """(step, receiver, prompt, source, held out, solved) of every transfer, in this order; solved is -1 before the next
+    visit."""
     moved, group = schema.transfers, schema.groups
     next_visit = (
         select(case((group.c.successes > 0, 1), else_=0))
@@ -60,9 +64,9 @@ def _visits(key: RunKey, low: int, high: int, until: int, every: int) -> Select[
     # A list of steps is looked up one by one; a remainder would be worked out for every transfer of the window.
     steps = moved.c.step.between(low + 1, high) if every == 1 else moved.c.step.in_(_sampled(low, high, every))
     held_out = case((moved.c.held_out, 1), else_=0)
-    return select(
-        moved.c.step, moved.c.receiver, moved.c.prompt, moved.c.source, held_out, func.coalesce(next_visit, -1)
-    ).where(moved.c.run == key.id, steps)
+    place = moved.c.step, moved.c.receiver, moved.c.prompt, moved.c.source
+    visits = select(*place, held_out, func.coalesce(next_visit, -1))
+    return visits.where(moved.c.run == key.id, steps).order_by(*place)
 
 
 def _sampled(low: int, high: int, every: int) -> list[int]:

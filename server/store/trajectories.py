@@ -170,12 +170,14 @@ def read_groups(root: Path, path: str, rows: Sequence[int], member: str) -> list
 
 def read_texts(root: Path, path: str, rows: Sequence[int]) -> list[list[str]]:
     """Only what was said in record batches of one shard. StoreError when the file is missing or damaged."""
-    with _shard(root, path, pa.ipc.IpcReadOptions(included_fields=[_SCHEMA.get_field_index("text")])) as shard:
+    with _shard(root, path, [_SCHEMA.get_field_index("text")]) as shard:
         return [shard.get_batch(row).column("text").to_pylist() for row in rows]
 
 
 @contextmanager
-def _shard(root: Path, path: str, options: pa.ipc.IpcReadOptions | None = None) -> Iterator[pa.RecordBatchFileReader]:
+def _shard(root: Path, path: str, fields: Sequence[int] | None = None) -> Iterator[pa.RecordBatchFileReader]:
+    # Batches are small: handing their columns to other threads costs more than to unpack them.
+    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     try:
         with pa.memory_map(str(root / path)) as source, pa.ipc.open_file(source, options=options) as shard:
             yield shard

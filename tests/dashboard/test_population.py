@@ -139,11 +139,10 @@ def test_what_one_member_alone_solved_or_failed() -> None:
 
 def test_the_nearest_prompts_share_solvers_and_never_more_than_asked() -> None:
     seen = success_graph.visits(places())
-    graph = success_graph.bipartite(LABELS, seen)
-    assert success_graph.nearest(graph, 10, 9) == [10, 30, 20]
-    assert success_graph.nearest(graph, 10, 2) == [10, 30]
-    assert success_graph.nearest(graph, 40, 9) == [40]
-    assert success_graph.nearest(graph, 99, 9) == []
+    assert success_graph.nearest(seen, 10, 9) == [10, 30, 20]
+    assert success_graph.nearest(seen, 10, 2) == [10, 30]
+    assert success_graph.nearest(seen, 40, 9) == [40]
+    assert success_graph.nearest(seen, 99, 9) == []
 
 
 def test_graphml_is_read_back_as_the_same_graph() -> None:
