@@ -43,7 +43,7 @@ def intervals(prompt: Array, part: tuple[Array, Array], whole: tuple[Array, Arra
     keys, at = np.unique(prompt, return_inverse=True)
     if not len(keys):
         return np.stack([low, high])
-    sums = np.array([[np.bincount(at, weights, len(keys)) for weights in rows.T] for rows in part]).swapaxes(1, 2)
+    sums = np.stack([np.stack([np.bincount(at, each, len(keys)) for each in rows.T], axis=1) for rows in part])
     rng = np.random.default_rng(0)
     ratios = []
     for _ in range(0, RESAMPLES, _CHUNK):

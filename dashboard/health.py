@@ -16,7 +16,7 @@ MOST_EDGES = 12
 MOST_PAIRS = 6
 WARNINGS = 3
 # Transfers whose next visit is looked up for one answer.
-MOST_UPTAKE = 10_000
+MOST_UPTAKE = 5_000
 _PHI_COUNTS = ("both_graded", "failed_beside", "failed_together")
 
 

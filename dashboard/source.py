@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dashboard.launch import STORE_VARIABLE
 from server.store.reader import (
+    BestCheckpoint,
     EvaluationMark,
     EvaluationSummary,
     EventInfo,
@@ -25,6 +26,7 @@ from server.store.reader import (
     RunResult,
     StepMark,
     StoreError,
+    best_checkpoints,
     open_reader,
     read_result,
 )
@@ -80,7 +82,7 @@ UP_TO_LAST_STEP = frozenset(
     }
 )  # fmt: skip
 # Questions about evaluations alone: steps that bring none leave their answers as they are.
-ABOUT_EVALUATIONS = frozenset({"best", "repeated_accuracy", "scores", "evaluation_problems"})
+ABOUT_EVALUATIONS = frozenset({"scores", "evaluation_problems"})
 # Evaluated steps of one question about joint scores: of a long run only the newest few are asked about anew.
 STEPS_AT_ONCE = 10
 Mark = int | StepMark | EvaluationMark | None
@@ -143,18 +145,27 @@ class Source:
             last = arguments[-1]
             mark = self.newest_step(last[-1] if isinstance(last, tuple) else last)
         elif question in ABOUT_EVALUATIONS:
-            mark = self._evaluation_mark
+            mark = self._repeats_mark if dict(named).get("repeats") else self.evaluation_mark
         key = repr((self.url, self.file, self.info.uid, mark, question, arguments, named))
         store = reader(self.url, self.file)
         return _answer(key, lambda: getattr(store, question)(self.info.uid, *arguments, **dict(named)))
 
     @cached_property
-    def _evaluation_mark(self) -> EvaluationMark:
+    def evaluation_mark(self) -> EvaluationMark:
+        """As long as it stays the same, so do all evaluations."""
         return reader(self.url, self.file).evaluation_mark(self.info.uid)
 
     def evaluations(self) -> tuple[EvaluationSummary, ...]:
         """`Reader.evaluations`, from the cache until one is recorded."""
-        return _evaluations(self.url, self.file, self.info.uid, self._evaluation_mark)
+        return _evaluations(self.url, self.file, self.info.uid, self.evaluation_mark)
+
+    @cached_property
+    def _repeats_mark(self) -> EvaluationMark:
+        return reader(self.url, self.file).evaluation_mark(self.info.uid, repeats=True)
+
+    def best(self) -> list[BestCheckpoint]:
+        """`Reader.best`, from the evaluations that are kept."""
+        return best_checkpoints(self.info.config, [member.name for member in self.info.members], self.evaluations())
 
     def result(self) -> RunResult:
         """`Reader.result`, made of answers from the cache."""
@@ -204,7 +215,12 @@ class _Remembered:
         return self.source.evaluations()
 
     def repeated_accuracy(self, run: str) -> dict[str, dict[int, dict[str, float]]]:
-        return self.source.ask("repeated_accuracy")
+        steps = {one.member: one.step for one in self.source.best()}
+        found: dict[str, dict[int, dict[str, float]]] = {}
+        for score in self.source.ask("scores", tuple(steps.items()), repeats=True):
+            by_step = found.setdefault(score.benchmark, {}).setdefault(steps[score.member], {})
+            by_step[score.member] = float(np.mean(score.passes))
+        return found
 
     def member_history(self, run: str, edges: Sequence[int]) -> dict[str, Ints]:
         return self.source.ask("member_history", tuple(edges))

@@ -70,9 +70,13 @@ def _last_steps(evaluations: Sequence[EvaluationSummary]) -> dict[tuple[str, str
 def _members(
     source: Source, slots: Sequence[int], evaluations: Sequence[EvaluationSummary], base: Known | None
 ) -> list[Scored]:
-    best = {one.member: one for one in source.ask("best")}
+    best = {one.member: one for one in source.best()}
     steps = tuple((name, one.step) for name, one in best.items())
-    changes = {} if base is None else _changes(source, evaluations, base)
+    changes = {}
+    if base is not None:
+        other = base.source()
+        compared = [(one.url, one.file, one.info.uid, one.evaluation_mark) for one in (source, other)]
+        changes = _changes(repr(compared), source, other)
     scores, repeats = source.ask("scores", steps), source.ask("scores", steps, repeats=True)
     found = []
     for slot in slots:
@@ -90,19 +94,17 @@ def _members(
     return found
 
 
-def _changes(
-    source: Source, evaluations: Sequence[EvaluationSummary], base: Known
-) -> dict[str, dict[str, MeanInterval]]:
+@st.cache_data(show_spinner=False, max_entries=32)
+def _changes(compared: str, _source: Source, _other: Source) -> dict[str, dict[str, MeanInterval]]:
     """{member: {benchmark: last evaluation less the baseline's last one}}, over the problems that both have."""
-    other = base.source()
-    own, theirs = _last_steps(evaluations), _last_steps(other.evaluations())
+    own, theirs = _last_steps(_source.evaluations()), _last_steps(_other.evaluations())
     found: dict[str, dict[str, MeanInterval]] = {}
     for (benchmark, member), step in own.items():
         beside = theirs.get((benchmark, member))
         if beside is not None:
             change, _ = frames_evaluation.paired_by_problem(
-                source.ask("evaluation_problems", benchmark, step, member),
-                other.ask("evaluation_problems", benchmark, beside, member),
+                _source.ask("evaluation_problems", benchmark, step, member),
+                _other.ask("evaluation_problems", benchmark, beside, member),
             )
             found.setdefault(member, {})[benchmark] = change
     return found

@@ -62,19 +62,21 @@ def draw(source: Source, choice: Choice) -> None:
 
 def _bounds(source: Source, window: Window) -> by_prompt.Bounds:
     """The intervals of the figures and of the table, from the newest 5,000 groups and transfers."""
-    steps = window.first, window.last
-    pairs = source.ask("pair_counts", *steps)
-    return _drawn_by_prompt(
-        source.ask("newest_groups", *steps),
-        source.ask("newest_transfers", *steps),
-        source.ask("member_counts", *steps),
+    mark = repr((source.url, source.file, source.info.uid, window, source.newest_step(window.last)))
+    return _drawn_by_prompt(mark, source, window.first, window.last)
+
+
+# Drawing prompts takes longer than any question of a page, and its answer stays until a step is committed.
+@st.cache_data(show_spinner=False, max_entries=16)
+def _drawn_by_prompt(mark: str, _source: Source, _first: int, _last: int) -> by_prompt.Bounds:
+    pairs = _source.ask("pair_counts", _first, _last)
+    return by_prompt.bounds(
+        _source.ask("newest_groups", _first, _last),
+        _source.ask("newest_transfers", _first, _last),
+        _source.ask("member_counts", _first, _last),
         int(pairs["admitted"].sum()),
         int(pairs["responses"].sum()),
     )
-
-
-# Drawing prompts takes longer than all questions of a page, and its answer stays until a step is committed.
-_drawn_by_prompt = st.cache_data(show_spinner=False, max_entries=16)(by_prompt.bounds)
 
 
 def _cards(source: Source, window: Window, bounds: by_prompt.Bounds) -> None:

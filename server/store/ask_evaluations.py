@@ -15,10 +15,11 @@ from server.store.views import BestCheckpoint, EvaluationMark, EvaluationSummary
 class EvaluationQuestions(Questions):
     """Scores on benchmarks."""
 
-    def evaluation_mark(self, run: str) -> EvaluationMark:
-        """As long as it stays the same, so do all answers about evaluations."""
+    def evaluation_mark(self, run: str, *, repeats: bool = False) -> EvaluationMark:
+        """As long as it stays the same, so do all answers about evaluations in the course of training, or about the
+        repeated ones of given checkpoints."""
         with self._run(run) as (connection, key):
-            return read_evaluations.mark(connection, key)
+            return read_evaluations.mark(connection, key, repeats=repeats)
 
     def evaluations(self, run: str) -> list[EvaluationSummary]:
         """Those in the course of training, ordered by benchmark, step, member slot."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 import numpy as np
 from sqlalchemy import Connection, func, select
@@ -19,32 +20,22 @@ from server.store.views import BestCheckpoint, EvaluationMark, EvaluationSummary
 def evaluations(connection: Connection, key: RunKey) -> list[EvaluationSummary]:
     """Every evaluation in the course of a run, by benchmark, step and member slot."""
     table = schema.evaluations
+    columns = [table.c[one.name] for one in fields(EvaluationSummary)]
     order = (table.c.benchmark, table.c.step, table.c.member)
-    rows = connection.execute(select(table).where(table.c.run == key.id, table.c.repeat == 0).order_by(*order))
+    rows = connection.execute(select(*columns).where(table.c.run == key.id, table.c.repeat == 0).order_by(*order))
     return [
-        EvaluationSummary(
-            member=key.members[row.member],
-            benchmark=row.benchmark,
-            step=row.step,
-            mean=or_nan(row.mean),
-            low=or_nan(row.low),
-            high=or_nan(row.high),
-            problems=row.problems,
-            responses=row.responses,
-            temperature=row.temperature,
-            seeds=row.seeds,
-            role=row.role,
-        )
-        for row in rows
+        EvaluationSummary(key.members[member], benchmark, step, or_nan(mean), or_nan(low), or_nan(high), *rest)
+        for member, benchmark, step, mean, low, high, *rest in rows
     ]
 
 
-def mark(connection: Connection, key: RunKey) -> EvaluationMark:
-    """The mark of all evaluations of a run, repeats included."""
+def mark(connection: Connection, key: RunKey, *, repeats: bool) -> EvaluationMark:
+    """The mark of a run's evaluations in the course of training, or of the repeats."""
     table, runs = schema.evaluations, schema.runs
+    wanted = table.c.repeat > 0 if repeats else table.c.repeat == 0
     sums = [func.coalesce(func.sum(table.c[name]), 0.0) for name in ("mean", "low", "high")]
     count, responses, mean, low, high = connection.execute(
-        select(func.count(), func.coalesce(func.sum(table.c.responses), 0), *sums).where(table.c.run == key.id)
+        select(func.count(), func.coalesce(func.sum(table.c.responses), 0), *sums).where(table.c.run == key.id, wanted)
     ).one()
     epoch = connection.scalar(select(runs.c.lease_epoch).where(runs.c.id == key.id))
     return EvaluationMark(int(count), int(responses), float(mean), float(low), float(high), int(epoch or 0))

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, func, select
 from server.store import schema
 from server.store.counts import Bools, Ints
 from server.store.read_runs import RunKey
+from server.store.read_windows import matrix
 from server.store.views import NewestGroups, NewestPlaces, NewestTransfers, PromptVisits
 
 # Visits of one prompt by one member that are read, newest first.
@@ -22,13 +23,13 @@ MOST_VISITS = 200
 def newest_places(connection: Connection, key: RunKey, low: int, high: int, limit: int) -> NewestPlaces:
     """As `Reader.newest_places`, steps low + 1 .. high. O(limit): the end of one range of the primary key."""
     table = schema.outcomes
-    found = connection.execute(
+    newest = (
         select(table.c.step, table.c.prompt, table.c.attempted, table.c.all_fail, table.c.solved)
         .where(table.c.run == key.id, table.c.step.between(low + 1, high))
         .order_by(table.c.step.desc(), table.c.prompt.desc())
         .limit(limit)
     )
-    rows = np.array([tuple(row) for row in found], np.int64).reshape(-1, 5)
+    rows = matrix(connection, newest, 5).astype(np.int64)
     first, kept = _whole_steps(rows[:, 0], low, limit)
     step, prompt, *masks = (np.ascontiguousarray(rows[kept, place]) for place in range(5))
     attempted, all_fail, solved = (_flags(mask, len(key.members)) for mask in masks)
@@ -38,7 +39,7 @@ def newest_places(connection: Connection, key: RunKey, low: int, high: int, limi
 def newest_transfers(connection: Connection, key: RunKey, low: int, high: int, limit: int) -> NewestTransfers:
     """As `Reader.newest_transfers`, steps low + 1 .. high. O(limit): the end of one range of the primary key."""
     table = schema.transfers
-    found = connection.execute(
+    newest = (
         select(
             table.c.step, table.c.prompt, table.c.receiver, table.c.source, table.c.responses, table.c.admitted,
             table.c.n_s, table.c.sum_s, table.c.sum_w,
@@ -46,9 +47,9 @@ def newest_transfers(connection: Connection, key: RunKey, low: int, high: int, l
         .where(table.c.run == key.id, table.c.step.between(low + 1, high))
         .order_by(table.c.step.desc(), table.c.receiver.desc(), table.c.prompt.desc(), table.c.source.desc())
         .limit(limit)
-    ).all()  # fmt: skip
-    whole = np.array([row[:7] for row in found], np.int64).reshape(-1, 7)
-    sums = np.array([row[7:] for row in found], np.float64).reshape(-1, 2)
+    )  # fmt: skip
+    found = matrix(connection, newest, 9)
+    whole, sums = found[:, :7].astype(np.int64), found[:, 7:]
     first, kept = _whole_steps(whole[:, 0], low, limit)
     step, prompt, receiver, source, responses, admitted, n_s = (
         np.ascontiguousarray(whole[kept, place]) for place in range(7)
@@ -61,13 +62,13 @@ def newest_groups(connection: Connection, key: RunKey, low: int, high: int, limi
     """As `Reader.newest_groups`, steps low + 1 .. high. O(limit): ids hold run, step and place in this order."""
     table = schema.groups
     start, stop = schema.group_id(key.id, low + 1, 0), schema.group_id(key.id, high + 1, 0)
-    found = connection.execute(
+    newest = (
         select(table.c.step, table.c.prompt, table.c.member, table.c.n, table.c.successes, table.c.errors)
         .where(table.c.id >= start, table.c.id < stop)
         .order_by(table.c.id.desc())
         .limit(limit)
     )
-    rows = np.array([tuple(row) for row in found], np.int64).reshape(-1, 6)
+    rows = matrix(connection, newest, 6).astype(np.int64)
     first, kept = _whole_steps(rows[:, 0], low, limit)
     return NewestGroups(first, *(np.ascontiguousarray(rows[kept, place]) for place in range(6)))
 

@@ -58,7 +58,7 @@ def _table_rows(connection: Connection, table: Table, key: RunKey, edges: Sequen
 
 
 def matrix(connection: Connection, statement: Select[Any], width: int) -> Floats:
-    """A result of numbers as float64 [rows, width]; several times faster than one object a row."""
+    """A result of numbers below 2^53 as float64 [rows, width]; several times faster than one object a row."""
     flat = np.fromiter(chain.from_iterable(connection.execute(statement)), np.float64)
     return flat.reshape(-1, width)
 

@@ -14,6 +14,7 @@ from server.store.ask_counts import CountQuestions, MetricQuestions
 from server.store.ask_evaluations import EvaluationQuestions
 from server.store.ask_rows import PlaceQuestions, StepQuestions
 from server.store.ask_tables import TableQuestions
+from server.store.best import best_checkpoints
 from server.store.comparison import EQUAL_COST, EQUAL_STEPS, Arm, Comparison, Paired, Spread
 from server.store.connections import check_version, locate, readable_errors, schema_version
 from server.store.read_metrics import Buckets
@@ -62,8 +63,8 @@ __all__ = [
     "GroupCounts", "GroupOutcome", "GroupRecord", "MeanInterval", "MemberRecord", "NewestGroups", "NewestPlaces",
     "NewestTransfers", "Paired", "PeerGroup", "Place", "PlaceFilter", "PromptRecord", "PromptRow", "PromptVisits",
     "Reader", "ReplayInfo", "ReplayRecord", "ResponseRecord", "RunInfo", "RunResult", "SchemaError", "Score", "Spread",
-    "StepMark", "StoreError", "Trajectory", "TransferRecord", "TransferRow", "TransferVerdict", "arm_names", "combined",
-    "open_reader", "read_result",
+    "StepMark", "StoreError", "Trajectory", "TransferRecord", "TransferRow", "TransferVerdict", "arm_names",
+    "best_checkpoints", "combined", "open_reader", "read_result",
 ]  # fmt: skip
 
 

@@ -228,17 +228,15 @@ def _is_fault(said: ForwardMsg) -> bool:
 
 
 def time_pages(server: Server, orders: Connection, wanted: Sequence[Page], refreshes: int) -> None:
-    """Every page in turn, each time after a commit of its own and once more without."""
-    sessions = {page.name: Session(server, page) for page in wanted}
-    for turn in range(refreshes + WARM_UP):
-        for page in wanted:
+    """One page after the other, each time after a commit and once more without."""
+    for page in wanted:
+        session = Session(server, page)
+        for turn in range(refreshes + WARM_UP):
             commit(orders)
-            cold = sessions[page.name].refresh()
-            warm = sessions[page.name].refresh()
+            cold, warm = session.refresh(), session.refresh()
             if turn >= WARM_UP:
                 page.cold.append(cold)
                 page.warm.append(warm)
-    for session in sessions.values():
         session.close()
 
 
