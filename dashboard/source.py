@@ -146,7 +146,7 @@ class Source:
             mark = self.newest_step(last[-1] if isinstance(last, tuple) else last)
         elif question in ABOUT_EVALUATIONS:
             mark = self._repeats_mark if dict(named).get("repeats") else self.evaluation_mark
-        key = repr((self.url, self.file, self.info.uid, mark, question, arguments, named))
+        key = self._key(mark, question, arguments, named)
         store = reader(self.url, self.file)
         return _answer(key, lambda: getattr(store, question)(self.info.uid, *arguments, **dict(named)))
 
@@ -165,20 +165,39 @@ class Source:
 
     def best(self) -> list[BestCheckpoint]:
         """`Reader.best`, from the evaluations that are kept."""
+        return self._best
+
+    @cached_property
+    def _best(self) -> list[BestCheckpoint]:
         return best_checkpoints(self.info.config, [member.name for member in self.info.members], self.evaluations())
 
     def result(self) -> RunResult:
         """`Reader.result`, made of answers from the cache."""
+        return self._kept_result
+
+    @cached_property
+    def _kept_result(self) -> RunResult:
         return _result(self, self.url, self.file, self.info.uid, self.revision)
 
     def joint_scores(
         self, members: tuple[str, ...], benchmarks: tuple[str, ...], steps: tuple[int, ...]
     ) -> dict[int, MeanInterval]:
-        """`Reader.joint_scores` of ascending steps."""
-        found: dict[int, MeanInterval] = {}
-        for start in range(0, len(steps), STEPS_AT_ONCE):
-            found |= self.ask("joint_scores", members, benchmarks, steps[start : start + STEPS_AT_ONCE])
-        return found
+        """`Reader.joint_scores` of ascending steps; after another evaluation only the newest are asked about anew."""
+
+        def ask() -> dict[int, MeanInterval]:
+            found: dict[int, MeanInterval] = {}
+            for start in range(0, len(steps), STEPS_AT_ONCE):
+                found |= self.ask("joint_scores", members, benchmarks, steps[start : start + STEPS_AT_ONCE])
+            return found
+
+        scores: dict[int, MeanInterval] = _answer(
+            self._key("all", self.evaluation_mark, members, benchmarks, steps), ask
+        )
+        return scores
+
+    def _key(self, *parts: Any) -> str:
+        """Of an answer about this run."""
+        return repr((self.url, self.file, self.info.uid, *parts))
 
     def metrics(self, names: tuple[str, ...], first_step: int, last_step: int) -> dict[str, tuple[Floats, Floats]]:
         """{metric: (numerator [N], denominator [N]) summed over these steps}, all asked for at once."""

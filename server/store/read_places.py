@@ -30,13 +30,13 @@ def find(connection: Connection, key: RunKey, root: Path, low: int, high: int, w
     """As `Reader.places`, steps low + 1 .. high."""
     candidates = _transfers(key, low, high, wanted) if wanted.transfers else _groups(key, low, high, wanted)
     page = candidates.limit(MOST_CANDIDATES).subquery()
+    rows = connection.execute(_narrowed(page, key, wanted)).all()
     places = [
         Place(row.step, row.prompt, key.members[row.receiver], key.members[row.source] if wanted.transfers else None)
-        for row in connection.execute(_narrowed(page, key, wanted))
+        for row in (rows[:MOST_READ] if wanted.text else rows)
     ]
     if wanted.text:
-        read = places[:MOST_READ]
-        return Found(_with_text(connection, key, root, read, wanted.text), len(read), len(places))
+        return Found(_with_text(connection, key, root, places, wanted.text), len(places), len(rows))
     looked_at = int(connection.scalar(select(func.count()).select_from(page)) or 0)
     total = looked_at if looked_at < MOST_CANDIDATES else _total(connection, key, low, high, wanted)
     return Found(tuple(places), looked_at, total)

@@ -5,8 +5,9 @@
 The store is made first where it is not there (`big_store`: 1,000,000 prompts, 8 members, 20,000 steps). Then, in a
 server of its own:
 
-1. server time: every page is drawn again and again, each time after another step was committed, and once more without;
-   wall and CPU milliseconds of the server's process from the beginning of the script run to its end;
+1. server time: every page is drawn 100 times, shared by what it can be asked for, each time after another step was
+   committed, and sometimes once more without; wall and CPU milliseconds of the server's process from the beginning of
+   the script run to its end, while the writer commits the next step;
 2. memory: 500 refreshes while the writer commits a step a second; anonymous memory after a garbage collection;
 3. first chart: a browser without a cache opens each page.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -56,6 +58,8 @@ DEADLINE_S = 300.0
 LIMIT_MS, LIMIT_MIB, LIMIT_CHART_S = 300.0, 20.0, 5.0
 # Refreshes before anything is measured, a page: imports, compiled statements, first rows from the disk.
 WARM_UP = 2
+# After so many refreshes with a new step there is one without.
+AGAIN = 5
 CHART = "[data-testid=stVegaLiteChart] canvas, [data-testid=stVegaLiteChart] svg, [data-testid=stEChartsChart] canvas"
 
 
@@ -131,8 +135,8 @@ def writer(url: str, size: Size) -> Iterator[Connection]:
         process.join(DEADLINE_S)
 
 
-def commit(orders: Connection) -> None:
-    orders.send(True)
+def committed(orders: Connection) -> None:
+    """Until the step that was ordered is there."""
     assert orders.poll(DEADLINE_S), "the writer did not commit"
     orders.recv()
 
@@ -228,15 +232,18 @@ def _is_fault(said: ForwardMsg) -> bool:
 
 
 def time_pages(server: Server, orders: Connection, wanted: Sequence[Page], refreshes: int) -> None:
-    """One page after the other, each time after a commit and once more without."""
+    """One page after the other: `refreshes` of each path, each after a commit that went on during the one before."""
     for page in wanted:
         session = Session(server, page)
-        for turn in range(refreshes + WARM_UP):
-            commit(orders)
-            cold, warm = session.refresh(), session.refresh()
+        views = sum(other.path == page.path for other in wanted)
+        for turn in range(WARM_UP + math.ceil(refreshes / views)):
+            orders.send(True)
+            took = session.refresh()
             if turn >= WARM_UP:
-                page.cold.append(cold)
-                page.warm.append(warm)
+                page.cold.append(took)
+                if turn % AGAIN == 0:
+                    page.warm.append(session.refresh())
+            committed(orders)
         session.close()
 
 
@@ -250,7 +257,8 @@ def time_memory(server: Server, orders: Connection, wanted: Sequence[Page], refr
     due = time.monotonic()
     for number in range(refreshes):
         if number % 2 == 0:
-            commit(orders)
+            orders.send(True)
+            committed(orders)
             steps += 1
         sessions[number % len(sessions)].refresh()
         due += 0.5
@@ -333,7 +341,9 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=WORK / "big_store", help="where the store lies, or is made")
     parser.add_argument("--steps", type=int, default=Size.steps)
     parser.add_argument("--prompts", type=int, default=Size.prompts)
-    parser.add_argument("--refreshes", type=int, default=100, help="of each page, each after a commit")
+    parser.add_argument(
+        "--refreshes", type=int, default=100, help="of each page, whatever it is asked for, each after a commit"
+    )
     parser.add_argument("--memory", type=int, default=500, help="refreshes while a step a second is committed")
     parser.add_argument("--charts", type=int, default=1, help="cold browsers for each page")
     parser.add_argument("--only", default="", help="pages whose name contains this")
